@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.agents.scripted import Reply, ScriptedModel
-from backchannel.core.echoes import Word
-from backchannel.core.facts import RunChanged
+from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
+from backchannel.core.echoes import Word, session_topic
+from backchannel.core.facts import MessageAppended, RunChanged
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from backchannel.runtime import echoing
 from backchannel.runtime.events import Event, Wanted
-from tests.cluster.house import PATIENCE_S, gateways, until
+from tests.cluster.house import PATIENCE_S, execute, gateways, until
 from tests.support.gateways import echo, ended, held, texts_of, with_defaults
 
 pytestmark = pytest.mark.anyio
@@ -130,3 +130,75 @@ async def test_what_was_not_heard_is_found_by_looking_again(tmp_path: Path, url:
         gate.set()
         assert (await waiting).reply == "done"
         assert (await ended(other, following.id, PATIENCE_S)).reply == "next"
+
+
+@pytest.mark.parametrize("followed", ["the session", "the run"])
+async def test_whoever_follows_a_run_on_another_gateway_is_told_how_it_ended_though_no_word_of_it_came(
+    tmp_path: Path, url: str, followed: str
+) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(replies=[Reply(text="done", gate=gate, reached=reached)])
+    async with gateways(tmp_path, url, model, wakeups=("notify", "poll")) as (one, other):
+        run = await one.submit("main", "go")
+        await reached.wait()
+        heard: list[Event] = []
+        wanted = Wanted(sessions=[{run.session_key}]) if followed == "the session" else Wanted(runs={run.id})
+        other.runtime.hub.listen(heard.append, RunChanged, MessageAppended, elsewhere=True, wants=lambda: wanted)
+        await until(lambda: run.id in other.runtime.house._elsewhere._read)
+        gate.set()
+        await until(lambda: len(heard) == 2)
+        await other.runtime.house.look_again()
+        await other.runtime.house.look_again()
+        said, over = heard
+        assert isinstance(said, MessageAppended)
+        assert said.message.text == "done"
+        assert isinstance(over, RunChanged)
+        assert over.run.reply == "done"
+
+
+async def test_whoever_wrote_a_message_that_another_gateway_answers_is_told_how_though_no_word_of_it_came(
+    tmp_path: Path, url: str
+) -> None:
+    gate, reached, busy = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    replies: list[Scripted] = [Reply(text="done", gate=gate, reached=reached), held("half", reached=busy), "next"]
+    ways, config = ("notify", "poll"), with_defaults(maxConcurrent=1)
+    async with gateways(tmp_path, url, ScriptedModel(replies=replies), wakeups=ways, config=config) as (one, other):
+        await one.submit("main", "go")
+        await reached.wait()
+        await other.submit("agent:main:slow", "go")
+        await busy.wait()
+        heard: list[Event] = []
+        wanted = Wanted(sessions=[{"agent:main:main"}])
+        other.runtime.hub.listen(heard.append, RunChanged, elsewhere=True, wants=lambda: wanted)
+        await other.submit("main", "and then?")
+        gate.set()
+        await until(lambda: any(isinstance(event, RunChanged) and event.run.reply == "next" for event in heard))
+
+
+@pytest.mark.usefixtures("words_alone")
+async def test_words_are_sent_after_the_server_has_ended_the_connection_that_sends_them(
+    tmp_path: Path, url: str
+) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(replies=[Reply(text="done", gate=gate, reached=reached)])
+    async with gateways(tmp_path, url, model, lease_s=60) as (one, other):
+        await known(one, other)
+        heard: list[Event] = []
+        wanted = Wanted(sessions=[{"agent:main:main"}])
+        other.runtime.hub.listen(heard.append, RunChanged, elsewhere=True, wants=lambda: wanted)
+        await until(lambda: _is_wanted(one, "agent:main:main"))
+        await one.submit("main", "go")
+        await reached.wait()
+        await until(lambda: bool(heard))
+        execute(
+            url,
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND query LIKE '%%pg_notify%%' AND pid <> pg_backend_pid()",
+        )
+        gate.set()
+        await until(lambda: any(isinstance(event, RunChanged) and event.run.is_finished for event in heard))
+
+
+def _is_wanted(gateway: Gateway, key: str) -> bool:
+    assert gateway.runtime.house.cluster is not None
+    return session_topic(key) in gateway.runtime.house.cluster.echoing._interests._wanted

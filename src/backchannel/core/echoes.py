@@ -35,6 +35,7 @@ Topic = tuple[str, str]
 """What somebody may want to hear of: a session by its key, a run by its id, or everything."""
 SESSION = "session-"
 """Words about sessions have the reason in their kind."""
+END = "end"
 EVERYTHING: Topic = ("all", "")
 
 
@@ -76,6 +77,11 @@ def token_word(id: str, *, is_device: bool) -> Word:
 def lane_word(key: str) -> Word:
     """Say that a run waits in a session whose lane may be free."""
     return "lane", key
+
+
+def end_word(run_id: str) -> Word:
+    """Ask how a run has ended, of which no word came; a gateway says this to itself alone."""
+    return END, run_id
 
 
 def session_topic(key: str) -> Topic:

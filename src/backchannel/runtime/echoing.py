@@ -5,7 +5,8 @@ begins, and again while it lasts. After a commit, words about it go to those gat
 something to do about it. Whoever hears a word reads its row, and does with it as with facts of its own. So what
 concerns one gateway costs the others nothing, and a gateway on which nobody waits hears nothing.
 
-What is heard makes things happen sooner. A word that is lost is found by the look that is taken once a second.
+What is heard makes things happen sooner. What a lost word was about is found by the look that is taken once a second:
+work that nobody does, what is waited for, and how runs ended that somebody here follows.
 """
 
 from __future__ import annotations
@@ -121,6 +122,10 @@ class Echoing:
     def look_soon(self) -> None:
         """Look at what others have left to do, and at what was waited for."""
         self._heard.put_nowait([])
+
+    def hear(self, words: list[Word]) -> None:
+        """Take words as if another gateway had sent them; what was told already is not told again."""
+        self._heard.put_nowait(words)
 
     def entered_again(self) -> None:
         """Say once more what is wanted here: this gateway has another number."""

@@ -12,7 +12,7 @@ Rows are hints as the events are: the reply itself comes with its commit, and wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
 
 import msgspec
@@ -233,9 +233,13 @@ class GrowingElsewhere:
     """Asks for what runs of other gateways stream that somebody here reads, and tells it."""
 
     def __init__(self, store: Store, hub: Hub) -> None:
+        self.on_gone: Callable[[list[str]], None] = lambda run_ids: None
+        """Called with runs that somebody here follows and nobody works on: they may have ended, and no word came."""
         self._store = store
         self._hub = hub
         self._read: dict[str, _Reading] = {}
+        self._queued: set[str] = set()
+        """Runs that were accepted here, and that another gateway may begin."""
         self._called = asyncio.Event()
         self._is_to_look = False
 
@@ -244,8 +248,16 @@ class GrowingElsewhere:
         self._is_to_look = True
         self._called.set()
 
+    def on_own(self, event: Event) -> None:
+        """Take note of a run that was accepted here and waits, and of one that this gateway works on; a listener."""
+        if isinstance(event, RunChanged):
+            is_awaited = event.run.state is RunState.QUEUED and self._hub.is_wanted(event.run)
+            (self._queued.add if is_awaited else self._queued.discard)(event.run.id)
+
     def on_run(self, fact: RunChanged) -> None:
         """Take note of a run that another gateway has begun, gone on with, or ended."""
+        if fact.run.state is not RunState.QUEUED:
+            self._queued.discard(fact.run.id)
         self._note(fact.run, is_midway=fact.run.step > 0)
 
     def _note(self, run: Run, *, is_midway: bool) -> None:
@@ -271,12 +283,16 @@ class GrowingElsewhere:
     async def look(self) -> None:
         """Look for runs of which no word came, and for what was written and not heard of."""
         self._is_to_look = False
+        known = list(self._read)  # one that begins while we look may be missing in the answer
         running = await self._store.running_elsewhere(MOST_READ)
         for run in running:
             self._note(run, is_midway=True)
-        if len(running) < MOST_READ:
-            at_work = {run.id for run in running}
-            self._read = {id: reading for id, reading in self._read.items() if id in at_work}
+        at_work = {run.id for run in running}
+        gone = [id for id in known if id in self._read and id not in at_work] if len(running) < MOST_READ else []
+        for id in gone:
+            del self._read[id]
+        if over := [*gone, *(self._queued - at_work)][:MOST_READ]:
+            self.on_gone(over)
         if asked := [id for id, reading in self._read.items() if reading.asked_at is not None]:
             for fact in await self._store.echoes([("grew", id) for id in asked[:MOST_READ]]):
                 if isinstance(fact, GrowthWritten):

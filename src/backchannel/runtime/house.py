@@ -17,7 +17,7 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.channels import Channel, Channels
 from backchannel.core.cluster import TIMERS, GatewaySeen, channel_duty
-from backchannel.core.echoes import Topic, run_topic
+from backchannel.core.echoes import Topic, end_word, run_topic
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,
@@ -101,6 +101,9 @@ class House:
             self._join()
         self._here = GrowingHere(parts.store)
         self._elsewhere = GrowingElsewhere(parts.store, parts.hub)
+        self._elsewhere.on_gone = self._hear_of_ends
+        if parts.store.database.is_shared:
+            parts.hub.listen(self._elsewhere.on_own, RunChanged)
         self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
             RunChanged: (self._on_run, self._elsewhere.on_run),
             LaneFree: (self._on_free,),
@@ -310,6 +313,9 @@ class House:
 
     async def _look_for_answers(self) -> None:
         lanes = self._parts.lanes
+        self._hear_of_ends(
+            [id for kind, id in self._parts.hub.wanted_topics() if kind == "run" and not lanes.works_on(id)]
+        )
         words = [("run", id) for id in self._parts.waits.waited_for() if not lanes.works_on(id)]
         words += [("approval", id) for id in self._parts.approvals.waited_for()]
         for start in range(0, len(words), LOOKED_AT):
@@ -318,6 +324,11 @@ class House:
                     self._parts.waits.on_run(fact)
                 elif isinstance(fact, ApprovalChanged):
                     self._parts.approvals.on_change(fact)
+
+    def _hear_of_ends(self, run_ids: Sequence[str]) -> None:
+        """Tell those who follow runs of other gateways how these have ended, if no word of it came."""
+        if self.cluster is not None and run_ids:
+            self.cluster.echoing.hear([end_word(id) for id in run_ids])
 
     async def halt(self) -> None:
         """Drop all work at once: others may have taken it over."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from backchannel.core.echoes import SESSION, Word
+from backchannel.core.echoes import END, SESSION, Word
 from backchannel.core.facts import (
     ApprovalChanged,
     DeliveryChanged,
@@ -19,8 +19,12 @@ from backchannel.core.facts import (
     TranscriptClosed,
 )
 from backchannel.core.messages import decode_message
+from backchannel.core.runs import Run
 from backchannel.storage import approvals, chats, deliveries, growing, runs
 from backchannel.storage.tx import Tx, marks
+
+LOOKED_BACK = 8
+"""How many messages of a session are looked at for the last one of a run."""
 
 
 def facts_of(tx: Tx, words: Sequence[Word]) -> list[Fact]:
@@ -37,6 +41,8 @@ def facts_of(tx: Tx, words: Sequence[Word]) -> list[Fact]:
             facts.append(_TOLD[kind](ref))
         elif (fact := found.get(kind, {}).get(ref)) is not None:
             facts.append(fact)
+    if END in wanted:
+        facts.extend(_ends(tx, wanted[END]))
     if "hold" in wanted:
         facts.extend(chats.holds(tx))
     return facts
@@ -61,6 +67,25 @@ def _messages(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
         id_: MessageAppended(key, session_id, seq, decode_message(body), body.encode())
         for id_, key, session_id, seq, body in rows
     }
+
+
+def _ends(tx: Tx, run_ids: Sequence[str]) -> Iterator[Fact]:
+    """Tell of runs that have ended, and before each the last that it wrote."""
+    for fact in _runs(tx, run_ids).values():
+        if isinstance(fact, RunChanged) and fact.run.is_finished:
+            yield from _last_message(tx, fact.run)
+            yield fact
+
+
+def _last_message(tx: Tx, run: Run) -> Iterator[Fact]:
+    rows = tx.all(
+        "SELECT seq, body FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT ?", run.session_id, LOOKED_BACK
+    )
+    for seq, body in rows:
+        message = decode_message(body)
+        if message.run_id == run.id:
+            yield MessageAppended(run.session_key, run.session_id or "", seq, message, body.encode())
+            return
 
 
 def _deliveries(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:

@@ -59,13 +59,19 @@ class PostgresWakeups:
 
     def _send(self, texts: Sequence[str]) -> None:
         self._waiting -= 1
-        try:
-            if self._sending is None or self._sending.closed:
-                self._sending = self._server.connect()
-                (_, self._channel) = self._sending.execute(_CHANNEL.encode()).fetchone() or ("", "")
-            self._sending.execute(_NOTIFY.encode(), (self._channel, list(texts)))
-        except psycopg.Error as error:
-            log.debug("a wake-up was not sent", error=in_words(error))
+        had_connection = self._sending is not None and not self._sending.closed
+        for _ in range(2 if had_connection else 1):  # the server may have ended it long ago: that shows when it is used
+            try:
+                self._notify(texts)
+                return
+            except psycopg.Error as error:
+                log.debug("a wake-up was not sent", error=in_words(error))
+
+    def _notify(self, texts: Sequence[str]) -> None:
+        if self._sending is None or self._sending.closed:
+            self._sending = self._server.connect()
+            (_, self._channel) = self._sending.execute(_CHANNEL.encode()).fetchone() or ("", "")
+        self._sending.execute(_NOTIFY.encode(), (self._channel, list(texts)))
 
     def _listen(self) -> None:
         while not self._is_closing.is_set():
