@@ -11,7 +11,7 @@ import pytest
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.runs import Run
-from backchannel.errors import DatabaseLocked
+from backchannel.errors import DatabaseLocked, Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.methods.health import examine
 from tests.cluster.house import LEASE_S, PATIENCE_S, gateways, until
@@ -109,3 +109,15 @@ async def test_a_locked_table_is_named_by_both_gateways_and_all_goes_on_afterwar
         await until(lambda: not any(gateway.store.driver.problems() for gateway in opened))
         assert await talk_on_all(opened, "after") == ["re: after"] * len(OTHERS)
         assert [gateway.store.number for gateway in opened] == numbers
+
+
+async def test_gateways_that_cannot_renew_their_lease_are_not_ready_until_they_can(tmp_path: Path, url: str) -> None:
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as opened:
+        with locking(url, "SELECT number FROM processes FOR UPDATE"):
+            await until(lambda: all(gateway.store.lease_ends <= monotonic() for gateway in opened))
+            for gateway in opened:
+                with pytest.raises(Unavailable):
+                    await gateway.store.check_writable()
+        await until(lambda: all(gateway.store.lease_ends > monotonic() for gateway in opened))
+        for gateway in opened:
+            await gateway.store.check_writable()

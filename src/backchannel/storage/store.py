@@ -456,8 +456,10 @@ class Store:
         """Find out whether a message could be accepted now.
 
         Raises:
-            Unavailable: it could not; for instance the disk is full, or a commit waits for a standby.
+            Unavailable: it could not; for instance the disk is full, or the lease of this process is over.
         """
+        if monotonic() >= self.lease_ends:
+            raise Unavailable("the lease of this gateway is over: it takes nothing before it is among the others again")
         await self.driver.check_writable()
 
     async def last_messages(
