@@ -261,7 +261,10 @@ async def test_a_call_of_a_tool_whose_server_is_not_up_yet_says_what_that_is_at(
         "there is no tool 'far__list_directory' here: the MCP server far is down: it ended with code 1"
     )
     assert "last wrote: there is no key; it is tried again in " in down.text
-    assert "the MCP server slow is down: it has not answered in the" in hung.text
+    # Which of the two is a matter of how busy the machine is.
+    assert any(
+        f"the MCP server slow is {at}" in hung.text for at in ("down: it has not answered", "still being started")
+    )
     assert "the MCP server slow is still being started (" in starting
     assert "here: the MCP server near has no such tool; you have: near__" in none.text
     assert "there is no tool 'nowhere__echo' here; you have: near__" in never.text

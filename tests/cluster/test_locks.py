@@ -14,13 +14,15 @@ from backchannel.core.runs import Run
 from backchannel.errors import DatabaseLocked, Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.methods.health import examine
-from tests.cluster.house import LEASE_S, PATIENCE_S, gateways, until
+from tests.cluster.house import PATIENCE_S, gateways, until
 from tests.storage.test_standing import locking, row_of
 from tests.support.gateways import echo, ended, live_runs, texts_of
 
 pytestmark = pytest.mark.anyio
 
 OTHERS = [f"agent:main:s{n}" for n in range(1, 12)]
+LEASE_S = 4.0
+"""Long enough for a busy machine: what is tried here is that a lease is kept."""
 
 
 async def talk_on_all(opened: list[Gateway], text: str) -> list[str | None]:
@@ -40,7 +42,7 @@ async def renewed_for(opened: list[Gateway], seconds: float) -> None:
 async def test_a_locked_session_is_refused_by_name_and_every_other_goes_on_on_both_gateways(
     tmp_path: Path, url: str
 ) -> None:
-    async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as opened:
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo), lease_s=LEASE_S) as opened:
         one, _ = opened
         numbers = [gateway.store.number for gateway in opened]
         await ended(one, (await one.submit("agent:main:s0", "first")).id)
@@ -77,7 +79,7 @@ async def test_a_run_whose_session_is_locked_commits_its_reply_once_when_the_loc
         asked.append(text)
         return Reply(text="done", gate=gate, reached=reached) if text == "work" else f"re: {text}"
 
-    async with gateways(tmp_path, url, ScriptedModel(replies=reply)) as opened:
+    async with gateways(tmp_path, url, ScriptedModel(replies=reply), lease_s=LEASE_S) as opened:
         one, other = opened
         numbers = [gateway.store.number for gateway in opened]
         run = await one.submit("agent:main:s0", "work")
@@ -99,7 +101,7 @@ async def test_a_run_whose_session_is_locked_commits_its_reply_once_when_the_loc
 async def test_a_locked_table_is_named_by_both_gateways_and_all_goes_on_afterwards_with_their_leases(
     tmp_path: Path, url: str
 ) -> None:
-    async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as opened:
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo), lease_s=LEASE_S) as opened:
         numbers = [gateway.store.number for gateway in opened]
         await talk_on_all(opened, "hello")
         with locking(url, "LOCK TABLE sessions IN SHARE MODE"):
@@ -112,7 +114,7 @@ async def test_a_locked_table_is_named_by_both_gateways_and_all_goes_on_afterwar
 
 
 async def test_gateways_that_cannot_renew_their_lease_are_not_ready_until_they_can(tmp_path: Path, url: str) -> None:
-    async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as opened:
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo), lease_s=LEASE_S) as opened:
         with locking(url, "SELECT number FROM processes FOR UPDATE"):
             await until(lambda: all(gateway.store.lease_ends <= monotonic() for gateway in opened))
             for gateway in opened:

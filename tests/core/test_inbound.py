@@ -82,6 +82,7 @@ def test_an_event_is_read_by_its_wire_names() -> None:
 def test_what_may_be_left_out_has_its_default() -> None:
     event = read()
     assert (event.channel, event.account_id, event.mentioned, event.ts) == ("telegram", "default", False, None)
+    assert read(channel="").channel == "telegram"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_what_may_be_left_out_has_its_default() -> None:
     [
         *(({name: ...}, name) for name in WIRE),
         *(({name: 5}, name) for name in WIRE),
-        *(({name: ""}, name) for name in ("channel", "accountId", "threadId", "chatId", "senderId", "messageId")),
+        *(({name: ""}, name) for name in ("accountId", "threadId", "chatId", "senderId", "messageId")),
         ({"chatType": "room"}, "room"),
         ({"mentioned": "yes"}, "mentioned"),
         ({"ts": "now"}, "ts"),

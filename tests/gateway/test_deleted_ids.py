@@ -98,6 +98,8 @@ CASES: list[tuple[str, dict[str, Any], str | None]] = [
     ("sessions.abort", {"key": ID}, NOT_FOUND),
     ("sessions.tree", {"key": ID}, NOT_FOUND),
     ("sessions.export", {"keys": [ID]}, NOT_FOUND),
+    ("sessions.usage", {"key": ID}, NOT_FOUND),
+    ("sessions.usage.timeseries", {"key": ID}, NOT_FOUND),
     ("transcripts.read", {"sessionId": ID}, None),
     ("transcripts.rebuild", {"key": ID}, None),
     ("send", {"sessionKey": ID, **_TALK}, NOT_FOUND),

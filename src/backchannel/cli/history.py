@@ -43,9 +43,9 @@ def history(
     as_json: AsJson = False,
     session: Annotated[str | None, typer.Option("--session", "-s", hidden=True, callback=_refuse_session)] = None,
 ) -> None:
-    """Show the last messages of a session, oldest first, and which runs gave no answer.
+    """Show the last messages of a session, oldest first.
 
-    With --json and --follow, a message a line.
+    Runs that gave no answer are shown too. With --json and --follow, a message a line.
     """
     options = options_of(ctx)
     key = find_key(options, key)

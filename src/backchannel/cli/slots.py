@@ -14,7 +14,7 @@ from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import age, say, say_or_json, show_json, show_table
 from backchannel.core.short_ids import IdKind
 
-app = typer.Typer(help="List what works and what waits for its turn, and end one of them.", rich_markup_mode=None)
+app = typer.Typer(help="List what works and what waits for its turn; end one.", rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, or the beginning of it, as `slots` shows it.")]
 
@@ -58,7 +58,10 @@ def show_uses(slots: Sequence[answers.SlotUse]) -> None:
 
 @app.command()
 def end(ctx: typer.Context, slot_id: Id, as_json: AsJson = False) -> None:
-    """End a command with all that it started, a call, or a run; the model is told that the operator ended it."""
+    """End a command with all that it started, a call, or a run.
+
+    The model is told that the operator ended it.
+    """
     options = options_of(ctx)
     ended = ask(options, "slots.end", answers.SlotEnded, id=find_id(options, IdKind.SLOT, slot_id))
     say_or_json("It was ended.", ended, as_json=as_json)
