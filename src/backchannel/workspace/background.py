@@ -84,7 +84,7 @@ class Background:
         slot = self._take_slot(context, record)
         try:
             await self._start(context, command, record, limit_s, slot)
-        except BaseException:
+        except BaseException:  # also when it is cancelled: nobody else gives the slot back
             slot.give_back()
             raise
         return record.id
