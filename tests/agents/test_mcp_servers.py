@@ -15,7 +15,7 @@ import pytest
 
 from backchannel.agents.mcp import keeping
 from backchannel.core.messages import ImageBlock
-from backchannel.gateway.methods.health import examine
+from backchannel.gateway.condition import examine
 from tests.support.loop_time import loop_time
 from tests.support.mcp_caller import SERVER, calling, server, until
 from tests.support.mcp_web import McpAddress, served

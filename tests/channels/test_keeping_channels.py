@@ -25,8 +25,8 @@ from backchannel.core.keys import ChatType
 from backchannel.core.rows import ChannelState
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
+from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
-from backchannel.gateway.methods.health import examine
 from tests.channels.desk import desk
 from tests.support.far_channel import FarChannel
 from tests.support.far_end import FarEnd, Fault

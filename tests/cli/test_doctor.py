@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import Cluster, new_database
 
 from .program import Program
 
@@ -48,3 +53,21 @@ def test_of_a_gateway_that_runs_it_tells_the_problems(program: Program) -> None:
     program.write_config("{}")
     with program.up():
         assert "The gateway runs, and nothing is wrong with it." in program.answer("doctor")
+
+
+@pytest.mark.sqlite_only
+def test_while_the_database_is_away_status_and_doctor_say_so_and_what_to_do(program: Program) -> None:
+    server = Cluster()
+    try:
+        program.write_config(f'{{ database: {{ url: "{new_database(server=server.url)}" }} }}')
+        with program.up():
+            server.stop()
+            status, doctor = program.run("status"), program.run("doctor")
+    finally:
+        server.remove()
+    assert status.returncode == 1, status.stderr
+    assert re.search(r"^health +unavailable$", status.stdout, re.MULTILINE)
+    assert re.search(r"^runs +unknown while the database cannot be read$", status.stdout, re.MULTILINE)
+    for told in (status, doctor):
+        assert re.search(r"^storage +Nothing can be accepted: the database .* start it", told.stdout, re.MULTILINE)
+    assert doctor.returncode == 5, doctor.stderr

@@ -18,7 +18,7 @@ from backchannel.config.schedules import show_moment
 from backchannel.core.messages import decode_message
 from backchannel.core.sessions import SessionFilter
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.methods.health import examine
+from backchannel.gateway.condition import examine
 from backchannel.runtime.clocks import NOTICED_S, SystemClock
 from tests.cluster.house import LEASE_S, execute, knows, until
 from tests.cluster.lives import House, check_done_once

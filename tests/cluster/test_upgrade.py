@@ -26,7 +26,7 @@ from backchannel.config.schema_doors import CronJob
 from backchannel.core.cluster import TIMERS
 from backchannel.errors import DatabaseUnusable
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.methods.health import examine
+from backchannel.gateway.condition import examine
 from backchannel.storage.databases import database_at
 from backchannel.storage.migrations import ADDITIVE, load_oldest_beside
 from backchannel.storage.postgres_server import VERSION_TABLE, schema_versions

@@ -8,11 +8,23 @@ import httpx
 import pytest
 
 from backchannel.storage import postgres_writers
-from tests.gateway.client import Refused
+from tests.gateway.client import OPERATOR, Client, Refused
 from tests.gateway.conftest import MakeWorld
 from tests.support.postgres import Cluster, new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only]
+
+
+async def check_what_is_told_meanwhile(client: Client, http: httpx.AsyncClient) -> None:
+    status, health = await client.ask("status"), await client.ask("health")
+    for told in (status, health):
+        assert told["status"] == "unavailable"
+        assert told["problems"][0]["code"] == "storage" and told["problems"][0]["hint"]
+    assert status["runs"] == status["deliveries"] == status["approvals"] == {}  # nobody knows now
+    assert status["model"] and "held" in status["agents"]
+    assert not health["ok"] and "sessions" not in health
+    metrics = (await http.get("/metrics", headers={"Authorization": f"Bearer {OPERATOR}"})).text
+    assert "backchannel_ready 0.0" in metrics and "backchannel_deliveries{" not in metrics
 
 
 @pytest.fixture
@@ -39,6 +51,7 @@ async def test_while_its_database_is_away_a_gateway_says_so_and_what_it_accepted
             await client.ask("agent", message="more", agentId="echo", idempotencyKey="two")
         assert (await http.get("/readyz")).status_code == 503
         assert (await http.get("/healthz")).status_code == 200
+        await check_what_is_told_meanwhile(client, http)
         cluster.start()
         ended = await client.ask("agent.wait", runId=accepted["runId"], timeoutMs=20_000)
         assert ended["status"] == "ok"

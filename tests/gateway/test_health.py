@@ -29,9 +29,9 @@ from backchannel.core.delivery import DeliveryState, Post
 from backchannel.core.rows import HealthProblem
 from backchannel.core.runs import CRASHES_UNTIL_SET_ASIDE
 from backchannel.core.sessions import Address
+from backchannel.gateway import condition as checks
 from backchannel.gateway.app import Gateway, RunFailed
-from backchannel.gateway.methods import health
-from backchannel.gateway.methods.health import examine
+from backchannel.gateway.condition import examine
 from backchannel.runtime import watchdog
 from backchannel.storage import postgres_readiness, probing
 from tests.channels.desk import Desk, desk
@@ -143,7 +143,7 @@ async def test_deliveries_of_which_nobody_knows_are_told(tmp_path: Path) -> None
 async def test_little_room_on_the_disk_is_told_before_it_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "LOW_DISK_BYTES", sys.maxsize)
+    monkeypatch.setattr(checks, "LOW_DISK_BYTES", sys.maxsize)
     async with running(tmp_path, ScriptedModel(replies=[])) as gateway:
         condition = await examine(gateway.parts)
     assert condition.word == "degraded" and [found.code for found in condition.problems] == ["disk_low"]
@@ -201,7 +201,8 @@ async def test_runs_that_are_set_aside_are_told_with_the_time_of_the_next_try(tm
     async with running(tmp_path, ScriptedModel(replies=[])) as gateway:
         await until(gateway, lambda: _is_told(gateway, "runs_set_aside"))
         told = await problem(gateway, "runs_set_aside")
-        assert (await examine(gateway.parts)).troubles.runs_set_aside == 1
+        amounts = (await examine(gateway.parts)).amounts
+        assert amounts is not None and amounts.troubles.runs_set_aside == 1
     assert "1 run" in told.message and re.search(r"tried at \d\d:\d\d:\d\d UTC", told.hint)
 
 
@@ -221,7 +222,7 @@ async def test_a_long_time_in_which_nobody_was_answered_is_told_for_a_while(
     async with running(tmp_path, ScriptedModel(replies=[])) as gateway:
         time.sleep(0.4)  # noqa: ASYNC251  # it is the loop that has to be held
         assert "loop_stalled" in await codes(gateway)
-        monkeypatch.setattr(health, "RECENT_STALL_S", 0.0)
+        monkeypatch.setattr(checks, "RECENT_STALL_S", 0.0)
         assert "loop_stalled" not in await codes(gateway)
 
 
@@ -315,7 +316,7 @@ def test_whether_messages_can_be_accepted_is_true_on_a_disk_that_is_really_full(
 
 
 def test_every_problem_has_its_line_in_the_documents() -> None:
-    told = inspect.getsource(health) + inspect.getsource(postgres_readiness)
+    told = inspect.getsource(checks) + inspect.getsource(postgres_readiness)
     codes = set(re.findall(r'code="(\w+)"', told))
     page = (Path(__file__).parents[2] / "docs/how-to/watch-it.md").read_text(encoding="utf-8")
     table = page.partition("## The log")[0]

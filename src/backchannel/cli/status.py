@@ -18,6 +18,7 @@ from backchannel.cli.slots import show_uses
 from backchannel.core.text import one_line
 
 SLOTS_SHOWN = 10
+UNREAD = "unknown while the database cannot be read"
 _COLOURS = {"degraded": "yellow", "unavailable": "red"}
 
 
@@ -38,7 +39,6 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _show(options: Options, state: answers.Status, slots: answers.SlotsListed) -> None:
-    runs, deliveries = state.runs, state.deliveries
     show_facts(
         {
             "gateway": f"{find_gateway(options).url} (version {state.version})",
@@ -49,14 +49,14 @@ def _show(options: Options, state: answers.Status, slots: answers.SlotsListed) -
                 f"{agent} (default)" if agent == state.default_agent_id else agent for agent in state.agents
             ),
             "model": state.model,
-            "runs": f"{runs['running']} running, {runs['queued']} queued, {runs['failed']} failed in 24 hours",
+            "runs": _runs(state.runs),
             "channels": "\n".join(_channel(channel, state.ts) for channel in state.channels),
-            "deliveries": ", ".join(f"{deliveries[word]} {word}" for word in ("waiting", "failed", "uncertain")),
+            "deliveries": _deliveries(state.deliveries),
             "approvals": f"{state.approvals['pending']} waiting (backchannel approvals)"
-            if state.approvals["pending"]
+            if state.approvals.get("pending")
             else None,
             "strangers": f"{state.pairings['pending']} waiting to be let in (backchannel pairing)"
-            if state.pairings["pending"]
+            if state.pairings.get("pending")
             else None,
             "sandbox": state.sandbox,
             "connections": state.connections,
@@ -73,6 +73,16 @@ def _show(options: Options, state: answers.Status, slots: answers.SlotsListed) -
         say_styled(f"{counted(len(state.problems), 'problem')}:", fg=_COLOURS[state.status])
         problems = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in state.problems]
         show_table(["problem", "what is wrong, and what to do"], problems, empty="")
+
+
+def _runs(counts: dict[str, int]) -> str:
+    if not counts:
+        return UNREAD
+    return f"{counts['running']} running, {counts['queued']} queued, {counts['failed']} failed in 24 hours"
+
+
+def _deliveries(counts: dict[str, int]) -> str:
+    return ", ".join(f"{counts[word]} {word}" for word in ("waiting", "failed", "uncertain")) if counts else UNREAD
 
 
 def _slots(count: answers.SlotCount) -> str:

@@ -120,8 +120,8 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
         from backchannel.agents.cgroups import divide_own_group
         from backchannel.agents.loading import end_without_loading
         from backchannel.agents.programs import keep_descriptors
+        from backchannel.gateway.condition import model_problems, sandbox_problems
         from backchannel.gateway.logs import configure_logs, secrets_of
-        from backchannel.gateway.methods.health import model_problems, sandbox_problems
         from backchannel.gateway.server import serve
 
         keep_descriptors()
@@ -207,7 +207,7 @@ def _facts(options: Options, gateway: Gateway, place: Listening, token: Operator
 
 
 def _warnings(gateway: Gateway) -> Iterator[str]:
-    from backchannel.gateway.methods.health import model_problems, sandbox_problems
+    from backchannel.gateway.condition import model_problems, sandbox_problems
 
     yield from map(str, gateway.config.warnings)
     for problem in (*model_problems(gateway.parts), *sandbox_problems(gateway.parts)):

@@ -19,8 +19,8 @@ from backchannel.core.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged
 from backchannel.core.messages import Role, Usage
 from backchannel.core.runs import Run, RunKind, RunState
+from backchannel.gateway.condition import Amounts, Condition, examine
 from backchannel.gateway.connections import Connections
-from backchannel.gateway.methods.health import Condition, examine
 from backchannel.runtime.events import Event, Hub
 from backchannel.version import __version__
 
@@ -49,18 +49,15 @@ class Metrics:
         """Write all numbers."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-        parts = self._connections.parts
-        counts, condition = await parts.store.run_counts(), await examine(parts)
+        condition = await examine(self._connections.parts)
+        counted = _counted(condition.amounts) if condition.amounts else ()  # left out while the database is away
         registry = CollectorRegistry()
-        registry.register(_Collected([*self._now(counts, condition), *self._since_start()]))
+        registry.register(_Collected([*self._now(condition), *counted, *self._since_start()]))
         ProcessCollector(registry=registry)
         return generate_latest(registry)
 
-    def _now(self, runs: dict[str, int], condition: Condition) -> Iterator[Metric]:
-        parts, troubles = self._connections.parts, condition.troubles
-        states, waiting = (RunState.QUEUED, RunState.RUNNING), troubles.deliveries
-        in_line = waiting.get("pending", 0) + waiting.get("sending", 0)
-        lost = [((state,), waiting.get(state, 0)) for state in ("failed", "uncertain")]
+    def _now(self, condition: Condition) -> Iterator[Metric]:
+        parts = self._connections.parts
         build = (__version__, platform.python_version())
         yield _gauge("build_info", "What is running.", [(build, 1)], ("version", "python"))
         yield _gauge("uptime_seconds", "Time since the start.", self._connections.uptime_ms / 1000)
@@ -69,13 +66,7 @@ class Metrics:
         yield _gauge(
             "problems", "What is wrong, as status tells it; absent when it is not.", dict(problems).items(), ("code",)
         )
-        yield _gauge(
-            "runs", "Runs that have not ended.", [((s.value,), runs.get(s.value, 0)) for s in states], ("state",)
-        )
         yield _gauge("runs_at_work", "Runs at work in this process.", parts.runtime.running)
-        yield _gauge("runs_set_aside", "Queued runs that wait for another try.", troubles.runs_set_aside)
-        yield _gauge("deliveries", "Deliveries that are not settled.", [(("waiting",), in_line), *lost], ("state",))
-        yield _gauge("cron_jobs", "Jobs that come by the clock.", troubles.jobs)
         yield _gauge("connections", "Open connections.", self._connections.count)
         if parts.mcp_servers is not None:
             counts = [(("up",), parts.mcp_servers.up), (("down",), len(parts.mcp_servers.down()))]
@@ -126,6 +117,17 @@ class Metrics:
         watchdog = self._connections.parts.runtime.watchdog
         yield _counter("loop_stalls", "How often the event loop was held.", watchdog.stalls)
         yield _gauge("loop_longest_stall_seconds", "The longest time that it was held.", watchdog.longest_s)
+
+
+def _counted(amounts: Amounts) -> Iterator[Metric]:
+    troubles, states = amounts.troubles, (RunState.QUEUED, RunState.RUNNING)
+    runs, deliveries = [((s.value,), amounts.runs.get(s.value, 0)) for s in states], troubles.deliveries
+    in_line = deliveries.get("pending", 0) + deliveries.get("sending", 0)
+    lost = [((state,), deliveries.get(state, 0)) for state in ("failed", "uncertain")]
+    yield _gauge("runs", "Runs that have not ended.", runs, ("state",))
+    yield _gauge("runs_set_aside", "Queued runs that wait for another try.", troubles.runs_set_aside)
+    yield _gauge("deliveries", "Deliveries that are not settled.", [(("waiting",), in_line), *lost], ("state",))
+    yield _gauge("cron_jobs", "Jobs that come by the clock.", troubles.jobs)
 
 
 def _gauge(name: str, what: str, samples: Samples | float, labels: tuple[str, ...] = ()) -> Metric:

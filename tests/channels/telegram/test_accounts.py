@@ -25,8 +25,8 @@ from backchannel.core.channels import (
     OutboundPart,
 )
 from backchannel.errors import Unavailable
+from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
-from backchannel.gateway.methods.health import examine
 from tests.channels.desk import Desk, desk
 from tests.support.gateways import QuickClock
 from tests.support.telegram import ANN, TOKEN, Fault, Hang, Telegram

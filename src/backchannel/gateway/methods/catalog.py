@@ -17,8 +17,8 @@ from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.errors import UnknownModel
 from backchannel.gateway.addressing import known_agent
+from backchannel.gateway.condition import named_models
 from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.methods.health import named_models
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.workspace.tools import COMMANDS, FILES

@@ -86,7 +86,7 @@ function Counts({ status: { runs, deliveries, approvals, pairings } }) {
     ["uncertain", "Deliveries uncertain", deliveries.uncertain, href("deliveries", [], { state: "uncertain" })],
   ];
   return html`<ul class="tiles" aria-label="How much there is">${tiles.map(([key, word, n, link]) => html`<li key=${key}>
-    <a href=${link} class=${n ? "" : "none"}><span class="tile-n number">${n.toLocaleString("en")}</span>
+    <a href=${link} class=${n ? "" : "none"}><span class="tile-n number">${n === undefined ? "–" : n.toLocaleString("en")}</span>
       <span class="tile-word">${word}</span></a></li>`)}</ul>`;
 }
 
