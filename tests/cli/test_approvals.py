@@ -160,7 +160,7 @@ def test_a_question_that_is_settled_elsewhere_leaves_the_screen(asking: Program,
         else:
             asking.answer("approvals", how, waiting)
             state = {"approve": "approved", "deny": "denied"}[how]
-            talk.expect(f"Answered elsewhere: {state} by operator")
+            talk.expect(f"Answered elsewhere: {state} by operator.")
             talk.expect("I see one session" if how == "approve" else "denied")
         talk.expect_line(">")
         assert not [line for line in talk.screen if "Let it?" in line]

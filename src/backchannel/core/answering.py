@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from backchannel.core.decisions import Decision
 
+OPERATOR = "operator"
+"""The first word of an operator's name; alone it is whoever has the token of the configuration."""
 _OWNERS = "channels.<name>.owners"
 
 
@@ -24,7 +26,7 @@ class Answerer:
 
     @classmethod
     def operator(cls, token_id: str) -> Answerer:
-        return cls(f"operator {token_id}")
+        return cls(OPERATOR if token_id == OPERATOR else f"{OPERATOR} {token_id}")
 
 
 def may_answer(asked_on: str | None, by: Answerer) -> Decision:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from backchannel.core.answering import OPERATOR
 from backchannel.core.approvals import Approval, ApprovalState, shown_arguments
 from backchannel.core.keys import SessionKey
 from backchannel.core.shapes import Answer
@@ -145,8 +146,8 @@ def _outcome(approval: Approval) -> dict[str, Any]:
 
 def _resolver(answered_by: str | None) -> Resolver | None:
     match (answered_by or "").split(" ", 1):
-        case ["operator", token_id]:
-            return Resolver(kind="device", id=token_id)
+        case ["operator", *token_id]:
+            return Resolver(kind="device", id=token_id[0] if token_id else OPERATOR)
         case ["an", _]:  # by a command in the chat of a client
             return Resolver(kind="device")
         case [_, _]:
