@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
+from backchannel.cli.conversation import why_queued
 from backchannel.config.load import config_from
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
@@ -111,3 +113,28 @@ async def test_runs_of_an_agent_of_a_dead_gateway_wait_and_say_so_until_one_with
                 assert (await comes.runtime.wait(id, PATIENCE_S)).state is RunState.OK
             await knows(stays, 2)
             assert "agent_missing" not in await problems(stays)
+
+
+async def test_a_run_whose_function_another_gateway_has_says_that_it_waits_for_that_one(
+    tmp_path: Path, url: str
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hands(context: FunctionContext) -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    works, asks = (opened(tmp_path / name, url, "main") for name in ("works", "asks"))
+    works.add_agent("hands", hands)
+    async with asyncio.timeout(PATIENCE_S), works, asks:
+        await knows(asks, 2)
+        await works.submit("agent:hands:s", "go", run_id="at-work")
+        await begun.wait()  # it has the only slot
+        in_line = (await asks.submit("agent:hands:t", "go")).id
+        shown = {run.id: asks.parts.rows.run(run) for run in await live_runs(asks)}
+        assert {id: row.waiting_for for id, row in shown.items()} == {"at-work": None, in_line: "gateway"}
+        told = why_queued(shown[in_line])
+        assert told == "(queued: another gateway has the agent of agent:hands:t, and works on it in its turn)"
+        go_on.set()
+        assert (await asks.runtime.wait(in_line, PATIENCE_S)).reply == "done"

@@ -135,10 +135,13 @@ class Agents:
         """Whether this agent is a function of a program that this process is not: nothing answers in its place."""
         return agent_id in self._brought_before and agent_id not in self._functions
 
+    def is_here(self, agent_id: str) -> bool:
+        """Whether this process carries out runs of this agent."""
+        return agent_id in self._settings and not self.is_awaited(agent_id)
+
     def missing(self, agent_id: str) -> Missing | None:
         """Tell why no gateway at work carries out runs of this agent; None if one does."""
-        is_here = agent_id in self._settings and not self.is_awaited(agent_id)
-        if is_here or agent_id in self.elsewhere():
+        if self.is_here(agent_id) or agent_id in self.elsewhere():
             return None
         return Missing.FUNCTION if self.is_awaited(agent_id) else Missing.AGENT
 

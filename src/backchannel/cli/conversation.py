@@ -150,7 +150,9 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
             if wants_abort:
                 client.call("chat.abort", answers.ChatAborted, sessionKey=session, runId=run_id)
             elif sent.status == "queued":
-                view.remark(why_queued(client.call("runs.get", answers.RunShown, runId=run_id).run))
+                run = client.call("runs.get", answers.RunShown, runId=run_id).run
+                if run.status == "queued":  # else it has begun meanwhile, here or on another gateway
+                    view.remark(why_queued(run))
             questions = Questions(client, run_id, view, keep)
             if is_again:  # what was asked, or went wrong, while nobody heard it
                 _tell_retry(client, run_id, view)
@@ -183,6 +185,8 @@ def why_queued(run: answers.RunRow) -> str:
         return f"(queued: the program whose function answers for {run.session_key} is not running)"
     if run.waiting_for == "agent":
         return f"(queued: no gateway at work has the agent of {run.session_key})"
+    if run.waiting_for == "gateway":
+        return f"(queued: another gateway has the agent of {run.session_key}, and works on it in its turn)"
     if run.resume_at is not None:
         return f"(set aside after crashes: it is tried again at {clock_time(run.resume_at)})"
     return "(queued: the session works on something else first)"

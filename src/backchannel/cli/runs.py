@@ -77,6 +77,7 @@ def list_runs(
 WAITS = {
     "function": "waits for the program whose function is its agent",
     "agent": "waits for a gateway that has its agent",
+    "gateway": "waits for the gateway that has its agent",
     "approval": "waits for a person to allow a call: see `approvals`",
 }
 """What a run waits for that is neither at work nor at an end."""

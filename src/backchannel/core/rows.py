@@ -118,7 +118,7 @@ class RunRow(Answer, frozen=True, kw_only=True):
     """Of one that is set aside after crashes: when it is tried again."""
     waiting_for: str | None = None
     """`function`: its agent is a function of a program that is not running; `agent`: no gateway at work has its agent;
-    `approval`: a person must allow a call."""
+    `gateway`: another gateway has its agent, and has not begun; `approval`: a person must allow a call."""
     retry: RetryRow | None = None
     """Of one whose model failed and is being asked again: why, and for which time."""
     ended_at: int | None = None

@@ -26,7 +26,7 @@ from backchannel.core.rows import (
     RunRow,
     SessionRow,
 )
-from backchannel.core.runs import OPENCLAW_ENDS, Run
+from backchannel.core.runs import OPENCLAW_ENDS, Run, RunState
 from backchannel.core.sessions import WEBCHAT, Session, SessionStatus
 from backchannel.core.text import ELLIPSIS, one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
@@ -155,8 +155,11 @@ class Rows:
         """Tell what a run waits for that is neither at work nor at an end."""
         if run.is_finished:
             return None
-        if missing := self._parts.agents.missing(SessionKey.stored(run.session_key).agent):
+        agents, agent_id = self._parts.agents, SessionKey.stored(run.session_key).agent
+        if missing := agents.missing(agent_id):
             return missing.value
+        if run.state is RunState.QUEUED and not run.is_set_aside and not agents.is_here(agent_id):
+            return "gateway"
         return "approval" if run.id in asking else None
 
     def _retry(self, run: Run) -> RetryRow | None:

@@ -320,8 +320,9 @@ METHODS: tuple[Method[Any], ...] = (
         "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?, "
         "terminalReply? {disposition, text}}`, the last for OpenClaw's clients; a wait that ended "
         "before the run has the status `timeout`, `running` or `queued`: `true`, no `endedAt`, and `resumeAt` "
-        "if the run is set aside after crashes; `waitingFor` says what it waits for: `approval`, or the `function` or "
-        "`agent` that no gateway at work has, and then it is not `running`. With `timeoutMs: 0` an operator also "
+        "if the run is set aside after crashes; `waitingFor` says what it waits for: `approval`, the other "
+        "`gateway` that has its agent, or the `function` or `agent` that no gateway at work has, and then it is not "
+        "`running`. With `timeoutMs: 0` an operator also "
         "gets the last `chat` event of a run that was aborted or ran out of time",
         for_agents=True,
     ),

@@ -249,6 +249,7 @@ function wordsOf(run) {
   if (run.status === "aborted") return { tone: "quiet", canRetry: true, text: "The run was stopped." };
   if (run.waitingFor === "function") return { tone: "wait", text: "Queued: the program whose function answers is not running." };
   if (run.waitingFor === "agent") return { tone: "wait", text: "Waits: no gateway at work has this agent." };
+  if (run.waitingFor === "gateway") return { tone: "wait", text: "Queued: another gateway has this agent." };
   if (run.waitingFor === "approval") return { tone: "wait", text: "Waits for an owner to allow a call." };
   if (run.resumeAt) return { tone: "wait", canRetry: true, text: `Set aside after crashes: it is tried again at ${new Date(run.resumeAt).toLocaleTimeString()}.` };
   return null;

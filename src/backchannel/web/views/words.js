@@ -104,6 +104,7 @@ export const askedAgain = ({ attempt, attempts, error }) => `asked again, ${atte
 export function runWaits(run, now = Date.now()) {
   if (run.waitingFor === "function") return "waits for the program whose function is its agent";
   if (run.waitingFor === "agent") return "waits for a gateway that has its agent";
+  if (run.waitingFor === "gateway") return "waits for the gateway that has its agent";
   if (run.waitingFor === "approval") return "waits for an owner to allow a call";
   if (run.retry) return askedAgain(run.retry);
   if (run.resumeAt) return `after crashes; tried again ${until(run.resumeAt, now)} (${clockTime(run.resumeAt, now)})`;
