@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents import seccomp
-from backchannel.agents.seccomp import build_filter
+from backchannel.agents.seccomp import build_filter, build_full_filters
 from tests.agents.inside import inside
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -65,6 +65,30 @@ def test_every_call_that_is_closed_gets_its_error_and_the_rest_goes_through(mach
         assert decided(program, architecture, mmap, 0, 0, 0, flags) == ALLOWED
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_in_a_full_workspace_calls_that_fill_it_get_an_error_and_the_rest_is_decided_as_ever(machine: str) -> None:
+    usual, architecture, second = build_filter(machine), ARCHITECTURES[machine], machine == "aarch64"
+    no_bytes, no_files = build_full_filters(machine)
+    makes = {pair[second] for pair in seccomp._MAKE_FILES.values()} - {None}
+    plain = {seccomp._FALLOCATE[second]: errno.EDQUOT, **dict.fromkeys(makes, errno.EDQUOT)}
+    plain[seccomp._OPENAT2[second]] = errno.ENOSYS
+    full = no_bytes + no_files + usual
+    for number in range(600):
+        assert decided(full, architecture, number) == plain.get(number, decided(usual, architecture, number)), number
+    opens: list[tuple[tuple[int, int | None], int]] = [(seccomp._OPEN, 1), (seccomp._OPENAT, 2)]
+    for (first, other), at in opens:
+        if (opening := other if second else first) is not None:
+            assert decided(full, architecture, opening, *[0] * at, 0o101) == errno.EDQUOT
+            assert decided(no_bytes + usual, architecture, opening, *[0] * at, 0o101) == ALLOWED
+            assert decided(full, architecture, opening, *[0] * at, 0o1002) == ALLOWED
+    mmap = seccomp._MMAP[second]
+    for flags in (0x01, 0x03):
+        assert decided(full, architecture, mmap, 0, 0, 0, flags) == errno.EDQUOT
+        assert decided(no_files + usual, architecture, mmap, 0, 0, 0, flags) == ALLOWED
+    assert decided(full, architecture, mmap, 0, 0, 0, 0x22) == ALLOWED
+    assert decided(full, I386, 600) == KILLED
+
+
 def test_calls_of_another_architecture_end_the_program_and_x32_is_absent() -> None:
     for machine in MACHINES:
         other = next(number for name, number in ARCHITECTURES.items() if name != machine)
@@ -81,8 +105,11 @@ def test_the_numbers_are_the_kernels(machine: str) -> None:
     found = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)", header.read_text())}
     pairs = {**seccomp._ABSENT, **seccomp._FORBIDDEN, "clone": seccomp._CLONE, "ioctl": seccomp._IOCTL}
     pairs |= {"fcntl": seccomp._FCNTL, "mmap": seccomp._MMAP}
+    pairs |= {"openat": seccomp._OPENAT, "openat2": seccomp._OPENAT2, "fallocate": seccomp._FALLOCATE}
     second = machine == "aarch64"
     known = {name: pair[second] for name, pair in pairs.items() if name in found}
+    makes = {**seccomp._MAKE_FILES, "open": seccomp._OPEN}.items()
+    known |= {name: number for name, pair in makes if (number := pair[second]) is not None}
     assert len(known) >= len(pairs) - 3  # headers are older than the newest calls
     assert known == {name: found[name] for name in known}
 

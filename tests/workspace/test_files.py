@@ -309,11 +309,12 @@ async def test_a_full_workspace_of_a_sandbox_takes_no_more_from_the_tools(tmp_pa
         (desk.root / "big").write_bytes(bytes(3 << 20))
     async with opened(tmp_path, sandbox=sandbox) as desk:  # a count is good for a second
         refused = await desk.refusal("write", path="b", content="x")
-        assert refused.startswith("the workspace holds 2 MiB") and "sandbox.limits.diskMb" in refused
+        assert refused.startswith("the workspace holds 3 MiB, and may hold 2 (") and "sandbox.limits.diskMb" in refused
         (desk.root / "big").unlink()
         for number in range(60):
             (desk.root / str(number)).touch()
     async with opened(tmp_path, sandbox=sandbox) as desk:
-        assert "sandbox.limits.files" in await desk.refusal("edit", path="a", oldText="x", newText="y")
+        refused = await desk.refusal("edit", path="a", oldText="x", newText="y")
+        assert refused.startswith("the workspace holds 61 files and folders, and may hold 50 (sandbox.limits.files)")
     async with opened(tmp_path) as desk:
         assert (await desk("write", path="b", content="x")).startswith("wrote")

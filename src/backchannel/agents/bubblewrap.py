@@ -19,7 +19,7 @@ from pathlib import Path
 
 from backchannel.agents.leash import FILTER
 from backchannel.agents.programs import CERTIFICATES, Program, ProgramLimits, leashed
-from backchannel.agents.seccomp import build_filter, why_no_filter
+from backchannel.agents.seccomp import build_filter, build_full_filters, why_no_filter
 from backchannel.config.agents import SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, USUAL_PATH
 
@@ -107,8 +107,14 @@ def wrapped(program: Program, rules: SandboxRules, workspace: Path, outputs: Pat
     )
     env = {name: value for name, value in program.env.items() if name != "TMPDIR" and not _is_hidden(name, value)}
     env |= {"HOME": home, "USER": "agent", "PATH": USUAL_PATH}
-    given = build_filter(platform.machine()) if why_no_filter() is None else b""
-    return replace(program, argv=argv, cwd=workspace, env=env, limits=limits(rules), filter=given)
+    made = replace(program, argv=argv, cwd=workspace, env=env, limits=limits(rules))
+    return made if why_no_filter() is not None else _filtered(made)
+
+
+def _filtered(program: Program) -> Program:
+    machine = platform.machine()
+    no_bytes, no_files = build_full_filters(machine)
+    return replace(program, filter=build_filter(machine), full_bytes_filter=no_bytes, full_files_filter=no_files)
 
 
 def _is_hidden(name: str, value: str) -> bool:

@@ -16,6 +16,9 @@ uvloop closes none of it, and a folder among it would be a way out of every sand
   standard error says why (`leash_usage.py`).
 - `--group`, a control group that may be divided: the program gets a part of it with the same limits.
 - `--filter`, bytes in hexadecimal, is what the program reads from descriptor 3: bubblewrap's filter of system calls.
+- Its folder is counted before the program starts, if that is quick. A file ends at what is left of `--folder-bytes`; in
+  a folder that is full, `--full-bytes-filter` and `--full-files-filter` come before the filter. A program that leaves
+  its folder full is told at its end.
 - `--after`, a command as JSON, is run when all of it has ended: it removes what is no child, such as a container.
 
 This file uses nothing but the standard library, and as little of that as it can: it is started for every program.
@@ -66,6 +69,7 @@ def main(arguments: list[str]) -> int:
     split = arguments.index("--")
     options = dict(option.removeprefix("--").split("=", 1) for option in arguments[1:split])
     after, given = options.pop("after", None), bytes.fromhex(options.pop("filter", ""))
+    filters = {name: bytes.fromhex(options.pop(f"full-{name}-filter", "")) for name in ("bytes", "files")}
     base = options.pop("group", "")
     limits = {name: int(value) for name, value in options.items()}
     if os.getpid() != os.getsid(0) and os.getpid() != os.getpgrp():
@@ -80,6 +84,10 @@ def main(arguments: list[str]) -> int:
     watched = {name: limits[name] for name in WATCHED if name in limits and IS_LINUX}
     told = os.dup(2) if watched else -1
     watch = _watch(watched) if watched else None
+    if watch is not None:
+        given = b"".join(filters[name] for name in filters if watch.is_full(f"folder-{name}")) + given
+        if "file-bytes" in limits:
+            limits["file-bytes"] = watch.most_of_file(limits["file-bytes"])
     group = _make_group(base, limits) if base else ""
     child = _start(arguments[split + 1 :], limits, given, group)
     status = _Leash(parent, child, wake, gone, watch, told).hold()
@@ -87,7 +95,17 @@ def main(arguments: list[str]) -> int:
         _end_group(group, limits, told)
     if after is not None:
         _run_after(after)
+    if watch is not None:
+        remarks = watch.remarks(limits.get("file-bytes"), is_cut=_is_cut(status))
+        if remarks:
+            _tell(told, "\n".join(remarks))
     return status
+
+
+def _is_cut(status: int) -> bool:
+    """Whether the program ended because a file of it could not get larger; shells, and bubblewrap, add 128."""
+    code = os.waitstatus_to_exitcode(status)
+    return code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
 
 
 def _close_inherited() -> None:
@@ -251,7 +269,7 @@ class _Leash:
         if reason is None:
             return False
         self._stop_all()
-        _tell(self._told, reason)
+        _tell(self._told, f"stopped: {reason}")
         return True
 
     def _is_orphan(self) -> bool:
@@ -303,11 +321,11 @@ class _Leash:
         return {process.pid if process.group == own else -process.group for process in _descendants(os.getpid())}
 
 
-def _tell(told: int, reason: str) -> None:
-    """Say where the program's errors go why all of it was stopped."""
+def _tell(told: int, line: str) -> None:
+    """Say something where the program's errors go, such as why all of it was stopped."""
     os.set_blocking(told, False)
     try:  # noqa: SIM105 - as below
-        os.write(told, f"\nstopped: {reason}\n".encode())
+        os.write(told, f"\n{line}\n".encode())
     except OSError:
         pass  # nobody reads
 
@@ -334,7 +352,7 @@ def _end_group(group: str, limits: dict[str, int], told: int) -> None:
     try:
         with open(f"{group}/memory.events", "rb") as file:  # noqa: PTH123
             if any(line.startswith(b"oom_kill ") and line != b"oom_kill 0\n" for line in file):
-                _tell(told, f"more than {limits['memory-bytes'] >> 20} MiB of memory")
+                _tell(told, f"stopped: more than {limits['memory-bytes'] >> 20} MiB of memory")
     except OSError:
         pass
     until = time.monotonic() + GRACE_S

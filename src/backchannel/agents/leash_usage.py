@@ -13,6 +13,13 @@ import stat
 import time
 
 KIB, MIB = 1024, 1024 * 1024
+FOLDER = ("folder-bytes", "folder-files")
+"""The limits of a folder."""
+DENIED = {
+    "folder-bytes": ", until then commands write nothing, in /tmp neither",
+    "folder-files": ", until then commands make no files, and open none with `>`, nor /dev/null",
+}
+"""What follows for commands where a folder is full, and their files are bounded."""
 EVERY_S, GROWTH_S = 0.25, 0.02
 """How often it is looked, and how often while there are more of them, or more memory, at each look."""
 FILES_LEFT = 10_000
@@ -30,6 +37,10 @@ NO_FILE = (b"/dev/zero", b"/memfd:", b"/SYSV")
 COUNTED = (b"RssAnon:", b"VmSwap:", b"VmPTE:")
 SHOWN = 80
 """How much of a folder's name is shown."""
+WHOLE_S = 0.1
+"""How long a folder is counted at once, before a program starts and after its end; a larger one is not known then."""
+CLOCK_S = 0.01
+"""How far the time of a file may be behind the clock."""
 STEP_S, REST_FACTOR = 0.02, 10
 """How long a folder is counted at a time; and for how many times the time that it took it is then left alone."""
 
@@ -41,9 +52,44 @@ class UsageWatch:
         self._limits = limits
         self._folder = _Folder(folder) if "folder-bytes" in limits or "folder-files" in limits else None
         self._disk = folder
+        self._began = time.time()
+        if self._folder is not None:
+            self._folder.counted([], WHOLE_S)
         self._threads = self._memory = 0
         self.pause_s = GROWTH_S
         """When to look again."""
+
+    def is_full(self, name: str) -> bool:
+        """Whether the folder had all that it may have of this before the program started, as far as that is known."""
+        return any(limit == name and before >= most for limit, before, most in self._before())
+
+    def most_of_file(self, usual: int) -> int:
+        """Tell how large a file may get: at most what the folder had left."""
+        left = [max(most - before, 0) for limit, before, most in self._before() if limit == "folder-bytes"]
+        return min([usual, *left])
+
+    def remarks(self, most_of_file: int | None, *, is_cut: bool) -> list[str]:
+        """Say at the end what the program should know: that a file was cut off, and that the folder is full."""
+        found = None
+        if self._folder is not None and self._folder.first is not None:
+            found = FolderCount(self._disk, (most_of_file, self._began - CLOCK_S))
+            if not found.go_on(time.monotonic() + WHOLE_S):
+                found = None
+        counts = () if found is None else (found.bytes, found.files)
+        full = [
+            f"{why}: delete something{DENIED[name] if most_of_file is not None else ''}"
+            for name, now in zip(FOLDER, counts)  # noqa: B905
+            if (why := why_full(name, now, self._limits.get(name))) is not None
+        ]
+        if most_of_file is None or not (is_cut or (found is not None and found.has_cut)) or (full and not most_of_file):
+            return full
+        return [f"a file was cut off at {_in_words(most_of_file)}: there was no room for more", *full]
+
+    def _before(self) -> list[tuple[str, int, int]]:
+        """Tell what the folder had at first, with its limits."""
+        first = self._folder.first if self._folder is not None else None
+        both = zip(FOLDER, first or ())  # noqa: B905
+        return [(name, before, self._limits[name]) for name, before in both if name in self._limits]
 
     def why_too_much(self, tree: list[tuple[int, int]]) -> str | None:
         """Say what of these processes is too much, each given with its number of threads."""
@@ -79,12 +125,25 @@ class UsageWatch:
         if self._folder.has_many_open:
             return f"more than {MOST_OPEN} open files"
         # What was there before may be more than is permitted: then it may not become more.
-        for name, now, before in zip(("folder-bytes", "folder-files"), found, self._folder.first):  # noqa: B905
+        for name, now, before in zip(FOLDER, found, self._folder.first):  # noqa: B905
             most = self._limits.get(name)
             if most is not None and now > max(most, before):
                 what = f"{most // MIB} MiB" if name == "folder-bytes" else f"{most} files and folders"
                 return f"more than {what} in the workspace"
         return None
+
+
+def why_full(name: str, now: int, most: int | None) -> str | None:
+    """Say what a workspace holds if that is all that it may hold, or more; `name` is one of `FOLDER`."""
+    if most is None or now < most:
+        return None
+    if name == "folder-bytes":
+        return f"the workspace holds {round(now / MIB)} MiB, and may hold {most // MIB}"
+    return f"the workspace holds {now} files and folders, and may hold {most}"
+
+
+def _in_words(size: int) -> str:
+    return f"{size / MIB:.1f} MiB" if size >= MIB else f"{size} bytes"
 
 
 def _memory_bytes(pids: list[int], temporary_bytes: int) -> int:
@@ -121,14 +180,14 @@ class _Folder:
         """How often in a row a folder was found that cannot be looked into, and which."""
         self.has_many_open = False
 
-    def counted(self, pids: list[int]) -> tuple[int, int] | None:
+    def counted(self, pids: list[int], limit_s: float = STEP_S) -> tuple[int, int] | None:
         """Go on counting: gives bytes and files when all of it is counted, and else None."""
         now = time.monotonic()
         if self._count is None:
             if now < self._next:
                 return None
             self._count = FolderCount(self._path)
-        self.is_counting = not self._count.go_on(now + STEP_S)
+        self.is_counting = not self._count.go_on(now + limit_s)
         self._took_s += time.monotonic() - now
         if self.is_counting:
             return None
@@ -146,8 +205,11 @@ class _Folder:
 class FolderCount:
     """What one folder holds: bytes on the disk, and files and folders, counted a little at a time."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, cut: tuple[int | None, float] = (None, 0.0)) -> None:
         self.bytes = self.files = 0
+        self.has_cut = False
+        """Whether a file has the very size at which files end, and was written after this time."""
+        self._cut_at, self._cut_since = cut
         self.device = os.stat(folder).st_dev  # noqa: PTH116
         self.closed: str | None = None
         """A folder of our own that cannot be looked into: whoever is in it already could fill it."""
@@ -180,6 +242,8 @@ class FolderCount:
         self.bytes += found.st_blocks * 512
         if entry.is_dir(follow_symlinks=False):
             self._todo.append(entry.path)
+        elif found.st_size == self._cut_at and found.st_size and found.st_mtime >= self._cut_since:
+            self.has_cut = True
 
 
 def _is_ours(folder: str) -> bool:

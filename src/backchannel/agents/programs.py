@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backchannel.agents import leash
@@ -21,6 +21,7 @@ CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXT
 """Where the certificates of this machine are: without them a program may not reach what the gateway reaches."""
 PASSED_ON = ("PATH", "HOME", "LANG", "TERM", "TZ", "USER", "TMPDIR", *CERTIFICATES)
 PASSED_ON_PREFIX = "LC_"
+FILTERS = ("filter", "full_bytes_filter", "full_files_filter")
 STANDARD_ERROR = 2
 """The last descriptor that every program has."""
 
@@ -58,6 +59,9 @@ class Program:
     limits: ProgramLimits = field(default=ProgramLimits())
     filter: bytes = b""
     """What the program reads from descriptor `leash.FILTER`, if it is to have that open; bubblewrap's, for seccomp."""
+    full_bytes_filter: bytes = b""
+    full_files_filter: bytes = b""
+    """What comes before the filter if the folder it is started in has all the bytes, or files, that it may have."""
     group: str = ""
     """The control group in which the leash makes one for it, with its limits."""
     after: tuple[str, ...] = ()
@@ -94,11 +98,10 @@ def leashed(program: Program) -> Program:
     """
     limits = ((name.replace("_", "-"), getattr(program.limits, name)) for name in ProgramLimits.__slots__)
     options = [f"--{name}={value}" for name, value in limits if value is not None]
-    if program.filter:
-        options.append(f"--filter={program.filter.hex()}")
+    options += [f"--{name.replace('_', '-')}={value.hex()}" for name in FILTERS if (value := getattr(program, name))]
     if program.group:
         options.append(f"--group={program.group}")
     if program.after:
         options.append(f"--after={json.dumps(program.after)}")
     argv = (sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *options, "--", *program.argv)
-    return replace(program, argv=argv, limits=ProgramLimits(), filter=b"", group="", after=())
+    return Program(argv, program.cwd, program.env)

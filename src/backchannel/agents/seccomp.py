@@ -5,6 +5,8 @@ shared mappings without a file, memory files, message queues, large pipes, file 
 are closed because each would bring these ways again. It also closes parts of the kernel that programs rarely need and
 that had many holes: `bpf`, `io_uring`, `userfaultfd`, keys. A program sees an error, as on a kernel without them.
 
+In a workspace that is full other filters come before it: see `build_full_filters`.
+
 To add a call: its number on each architecture, from the kernel's tables, and which error it gets.
 """
 
@@ -80,6 +82,21 @@ _FORBIDDEN = {
     "open_by_handle_at": (304, 265),
 }
 _CLONE, _FCNTL, _IOCTL, _MMAP = (56, 220), (72, 25), (16, 29), (9, 222)
+_MAKE_FILES: dict[str, tuple[int, int | None]] = {
+    "creat": (85, None),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    "link": (86, None),
+    "linkat": (265, 37),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "bind": (49, 200),  # a socket has a name in a folder
+}
+_OPEN: tuple[int, int | None] = (2, None)
+_OPENAT, _OPENAT2, _FALLOCATE = (257, 56), (437, 437), (285, 47)
+_O_CREAT = 0x40
 
 
 def why_no_filter() -> str | None:
@@ -106,6 +123,37 @@ def build_filter(machine: str) -> bytes:
     body += _unless(_FCNTL[is_second], argument=1, test=_EQUAL, values=(_F_SETPIPE_SZ,))
     body += _unless(_IOCTL[is_second], argument=1, test=_EQUAL, values=(_TIOCSTI, _TIOCLINUX))
     return b"".join((_step(_LOAD, _ARCHITECTURE_AT), *body, _step(_RETURN, _ALLOW)))
+
+
+@functools.cache
+def build_full_filters(machine: str) -> tuple[bytes, bytes]:
+    """Write what comes before the filter where a workspace is full: of bytes, and of files.
+
+    A file that cannot get larger still takes space by `fallocate`, and by a shared mapping where it has holes. Where
+    there are too many files no call makes one, also where it is there already: a filter sees no names.
+    """
+    _, is_second = _MACHINES[machine]
+    no_bytes = [_step(_EQUAL, _FALLOCATE[is_second], no=1), _error(errno.EDQUOT)]
+    no_bytes += _full_if(_MMAP[is_second], argument=3, bits=_MAP_SHARED)
+    # Its flags are in memory: programs then use `openat`.
+    no_files = [_step(_EQUAL, _OPENAT2[is_second], no=1), _error(errno.ENOSYS)]
+    for numbers in _MAKE_FILES.values():
+        if (number := numbers[is_second]) is not None:
+            no_files += [_step(_EQUAL, number, no=1), _error(errno.EDQUOT)]
+    for numbers, argument in ((_OPEN, 1), (_OPENAT, 2)):
+        if (number := numbers[is_second]) is not None:
+            no_files += _full_if(number, argument=argument, bits=_O_CREAT)
+    load = _step(_LOAD, _NUMBER_AT)
+    return b"".join((load, *no_bytes)), b"".join((load, *no_files))
+
+
+def _full_if(number: int, *, argument: int, bits: int) -> Iterator[bytes]:
+    """Answer a call whose argument has one of these bits as if a quota were used up; go on with all others."""
+    yield _step(_EQUAL, number, no=4)
+    yield _step(_LOAD, 16 + 8 * argument)
+    yield _step(_ANY_BIT, bits, no=1)
+    yield _error(errno.EDQUOT)
+    yield _step(_LOAD, _NUMBER_AT)
 
 
 def _unless(number: int, *, argument: int, test: int, values: tuple[int, ...]) -> Iterator[bytes]:

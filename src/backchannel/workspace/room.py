@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from backchannel.agents.leash_usage import FolderCount
+from backchannel.agents.leash_usage import FOLDER, FolderCount, why_full
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place
 
 KNOWN_FOR_S, KNOWN_FACTOR = 1.0, 10
 """How long a count is good, and for how many times the time that it took."""
-MIB = 1 << 20
 
 
 class _Counted(NamedTuple):
@@ -45,10 +44,10 @@ class Rooms:
             known = self._counted.get(place.root)
             if known is None or time.monotonic() > known.until:
                 known = self._counted[place.root] = _count(place.root)
-        if known.bytes >= place.most_bytes:
-            raise _full(f"{place.most_bytes // MIB} MiB", "diskMb")
-        if known.files >= place.most_files:
-            raise _full(f"{place.most_files} files and folders", "files")
+        found = ((known.bytes, place.most_bytes, "diskMb"), (known.files, place.most_files, "files"))
+        for name, (now, most, setting) in zip(FOLDER, found, strict=True):
+            if (full := why_full(name, now, most)) is not None:
+                raise InvalidRequest(f"{full} (sandbox.limits.{setting}): something has to be deleted first")
 
 
 def _count(root: Path) -> _Counted:
@@ -57,7 +56,3 @@ def _count(root: Path) -> _Counted:
     count.go_on(math.inf)
     now = time.monotonic()
     return _Counted(count.bytes, count.files, now + max(KNOWN_FOR_S, (now - began) * KNOWN_FACTOR))
-
-
-def _full(what: str, setting: str) -> InvalidRequest:
-    return InvalidRequest(f"the workspace holds {what}, and may not hold more (sandbox.limits.{setting})")
