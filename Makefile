@@ -13,7 +13,7 @@ help: ## Show this list
 
 # Runs an installer, $(1). On a terminal it shows for how long, and what it is at; the rest is in the log.
 define installed
-	{ $(1); } >$(LOG) 2>&1 & \
+	: >$(LOG); { $(1); } >$(LOG) 2>&1 & \
 	installer=$$!; passed=0; \
 	while kill -0 $$installer 2>/dev/null; do \
 	  if [ -t 1 ]; then printf '\r  %3d s  %-66.66s' $$passed "$$(grep -v WARNING $(LOG) | tail -n 1)"; fi; \
