@@ -65,11 +65,11 @@ def test_at_a_terminal_the_person_is_asked_in_the_chat_and_may_allow_it_for_good
         talk.expect("> ")
         talk.type(f"{ASKS}\n")
         talk.expect("asks to call sessions_list")
-        talk.expect("n = no: ")
+        talk.expect("n = no, then Enter: ")
         for words in ("what is this?", "abort"):
             talk.type(f"{words}\n")
             talk.expect("Write y, a or n")
-            talk.expect("n = no: ")
+            talk.expect("n = no, then Enter: ")
         talk.type("a\n")
         talk.expect("I see one session")
         talk.expect("> ")
@@ -79,11 +79,11 @@ def test_at_a_terminal_the_person_is_asked_in_the_chat_and_may_allow_it_for_good
 
 def test_a_question_is_asked_again_when_the_gateway_is_back(asking: Program) -> None:
     with asking.up() as first, asking.terminal("chat", ASKS) as talk:
-        talk.expect("n = no: ")
+        talk.expect("n = no, then Enter: ")
         first.kill()
         with asking.up():
             talk.type("y\n")
-            talk.expect("n = no: ")
+            talk.expect("n = no, then Enter: ")
             talk.type("y\n")
             assert talk.wait() == 0
         assert "I see one session" in talk.shown
@@ -96,7 +96,7 @@ def test_what_was_typed_before_a_question_was_shown_does_not_answer_it(asking: P
         talk.type(f"{ASKS}\n{early}")
         talk.expect("asks to call sessions_list")
         talk.expect("What you typed before does not answer this: it stands in your next line, and is not sent yet")
-        talk.expect("n = no: ")
+        talk.expect("n = no, then Enter: ")
         assert len(_pending(asking)) == 1
         talk.type("n\n")
         talk.expect("denied")
@@ -111,7 +111,7 @@ def test_with_one_message_what_was_typed_too_early_is_dropped_with_a_word(asking
         with talk_to as talk:
             talk.type("y\n")
             talk.expect("What you typed before does not answer this: it is dropped")
-            talk.expect("n = no: ")
+            talk.expect("n = no, then Enter: ")
             talk.type("y\n")
             assert talk.wait() == 0
             assert "I see one session" in talk.shown
@@ -123,10 +123,10 @@ def test_what_is_pasted_at_a_question_does_not_answer_it(asking: Program, pasted
     with asking.up(), asking.terminal("chat") as talk:
         talk.expect("> ")
         talk.type(f"{ASKS}\n")
-        talk.expect("n = no: ")
+        talk.expect("n = no, then Enter: ")
         talk.type(pasted)
         talk.expect("Several lines at once do not answer this: it stands in your next line, and is not sent yet")
-        talk.expect("n = no: ")
+        talk.expect("n = no, then Enter: ")
         assert len(_pending(asking)) == 1
         talk.type("n\n")
         talk.expect("denied")
@@ -137,7 +137,7 @@ def test_a_question_that_is_left_by_ctrl_d_waits_and_says_where_it_is_answered(a
     with asking.up(), asking.terminal("chat") as talk:
         talk.expect("> ")
         talk.type(f"{ASKS}\n")
-        talk.expect("n = no: ")
+        talk.expect("n = no, then Enter: ")
         talk.type("\x04")
         (waiting,) = _pending(asking)
         talk.expect(f"It waits: backchannel approvals approve {waiting}, or deny. Ctrl-C stops the run")
@@ -151,7 +151,7 @@ def test_a_question_that_is_settled_elsewhere_leaves_the_screen(asking: Program,
     with asking.up(), asking.terminal("chat") as talk:
         talk.expect("> ")
         talk.type(f"{ASKS}\n")
-        talk.expect("n = no: ")
+        talk.expect("n = no, then Enter: ")
         talk.type("n")  # begun, and not ended
         (waiting,) = _pending(asking)
         if how == "abort":

@@ -28,7 +28,7 @@ CALL_SHOWN = 600
 """How much of a tool call is shown to whoever has to allow it."""
 _NAME_SHOWN = 80
 _TYPED_AT_MOST = 65536
-_PROMPT = "Let it? y = yes, a = always in this session, n = no: "
+_PROMPT = "Let it? y = yes, a = always in this session, n = no, then Enter: "
 _CLEAR_LINE = "\r\x1b[K"
 _ANSWERS: dict[str, Payload] = {
     "y": {"decision": "approve"},
