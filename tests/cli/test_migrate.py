@@ -40,6 +40,7 @@ async def test_the_way_back_is_the_same_command(program: Program) -> None:
     await there.stop()
     wrong = program.run("migrate", "--to", "sqlite")
     assert wrong.returncode == 1 and "database.url names no PostgreSQL database" in wrong.stderr
+    assert "or in BACKCHANNEL_DATABASE_URL" in wrong.stderr
 
     said = program.answer("migrate", "--to", "sqlite", BACKCHANNEL_DATABASE_URL=url)
     assert "both sides have the same number in every table" in said and "Take database.url out" in said

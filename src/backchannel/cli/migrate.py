@@ -82,7 +82,10 @@ def _route(config: Config, to: str) -> tuple[Database, Database, Move]:
     file = database_at(config.database_url if is_file else f"sqlite:///{config.state_dir / 'backchannel.db'}")
     if to == SQLITE:
         if not is_postgres(config.database_url):
-            raise CommandFailed("database.url names no PostgreSQL database: name the one to move from")
+            raise CommandFailed(
+                "database.url names no PostgreSQL database: name the one to move from there, "
+                "or in BACKCHANNEL_DATABASE_URL"
+            )
         source = database_at(config.database_url, locks_rows=config.cluster.locks == "rows")
         return source, file, lambda folder, on_rows: return_state(source, file, folder.media, on_rows)
     if not file.exists():
