@@ -50,6 +50,14 @@ def test_an_agents_id_names_its_main_session(running: Program) -> None:
     assert spawned["childSessionKey"].startswith("agent:researcher:")
 
 
+def test_a_key_without_its_beginning_is_refused_with_the_whole_key(running: Program) -> None:
+    running.answer("chat", "--session", "agent:researcher:pg", "hello")
+    done = running.run("history", "researcher:pg")
+    assert done.returncode == 1 and "no session 'researcher:pg'" in done.stderr
+    assert "of the agent researcher the key would be 'agent:researcher:pg'" in done.stderr
+    assert "would be" not in running.run("history", "nobody:pg").stderr
+
+
 def test_an_agent_that_nobody_spoke_to_can_be_talked_to_by_its_id(running: Program) -> None:
     running.answer("chat", "--session", "writer", "hello")
 

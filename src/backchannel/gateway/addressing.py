@@ -173,7 +173,7 @@ async def address_existing(parts: GatewayParts, text: str, agent_id: str | None)
     resolved = await resolve(parts, text, agent_id)
     session = await _load(parts, resolved)
     if session is None or session.archived_at is not None:
-        raise no_session(text)
+        raise no_session(parts, text)
     return Addressed(resolved.key, resolved.session_id)
 
 
@@ -188,7 +188,7 @@ async def find_session(
     resolved = await resolve(parts, text, agent_id)
     session = await _load(parts, resolved)
     if session is None or (session.archived_at is not None and not archived):
-        raise no_session(text)
+        raise no_session(parts, text)
     return session
 
 
@@ -205,7 +205,7 @@ async def find_session_or_main(
     session = await _load(parts, resolved)
     if session is None:
         if resolved.session_id is not None or not parts.scheme.is_main(resolved.key):
-            raise no_session(text)
+            raise no_session(parts, text)
         check_agent(parts, resolved.key.agent)
     return Addressed(resolved.key, resolved.session_id), session
 
@@ -222,9 +222,13 @@ async def look_at(parts: GatewayParts, key: str) -> SessionRow | None:
     return None if seen is None else parts.rows.session_row(*seen)
 
 
-def no_session(text: str) -> SessionNotFound:
-    """Say that no session is what a text names."""
-    return SessionNotFound(f"no session {quoted(text)} (sessions.list shows those there are)")
+def no_session(parts: GatewayParts, text: str) -> SessionNotFound:
+    """Say that no session is what a text names; one that begins with an agent's id is short of a whole key."""
+    agent_id, _, rest = text.strip().lower().partition(":")
+    whole = ""
+    if rest and agent_id in parts.agents.ids():
+        whole = f"; of the agent {agent_id} the key would be {quoted(f'agent:{agent_id}:{rest}')}"
+    return SessionNotFound(f"no session {quoted(text)}{whole} (sessions.list shows those there are)")
 
 
 def check_agent_id(keys: CallerKeys, key: SessionKey) -> None:

@@ -142,7 +142,7 @@ async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:
     parts = call.parts
     at = await address_for_message(parts, params.key, params.agent_id, params.idempotency_key)
     if not parts.scheme.is_main(at.key) and await parts.store.session(str(at.key)) is None:
-        raise no_session(params.key)
+        raise no_session(parts, params.key)
     return await chat_send(
         call,
         ChatSendParams(

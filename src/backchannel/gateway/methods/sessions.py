@@ -198,7 +198,7 @@ async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
 async def _by_short_id(call: Call, short_id: str, params: SessionsResolveParams) -> Found:
     found = await find_by_short_id(call.parts, short_id, params.agent_id)
     if not found.ok and not params.allow_missing:
-        raise no_session(short_id)
+        raise no_session(call.parts, short_id)
     return found
 
 

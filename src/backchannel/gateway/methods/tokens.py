@@ -66,7 +66,7 @@ async def _bound_session(call: Call, text: str) -> SessionKey:
     if session is not None and session.archived_at is None:
         return key
     if not parts.scheme.is_main(key) and not is_node(key):
-        raise no_session(text)
+        raise no_session(parts, text)
     check_agent(parts, key.agent)
     return key
 
