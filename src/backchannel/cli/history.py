@@ -16,8 +16,7 @@ from backchannel.cli.finding import NoGateway
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, Options, options_of
 from backchannel.cli.output import WordWrap, as_plain, clock_time, is_terminal, say, say_dim, say_styled, show_json
-from backchannel.core.text import quoted, shown_name
-from backchannel.errors import SessionNotFound
+from backchannel.core.text import shown_name
 
 if TYPE_CHECKING:
     from backchannel.core.messages import Block, Message
@@ -164,14 +163,14 @@ def _load(client: GatewayClient, session: str, limit: int, *, with_tools: bool, 
     """Load the last messages of a session that is there, or of a main one, which need not be.
 
     Raises:
-        SessionNotFound: no session has this key, which may be mistyped.
+        CallFailed: no session has this key, which may be mistyped.
     """
     from backchannel.core.keys import SessionKey
 
     loaded = load_last(client, session, limit, with_tools=with_tools, as_stored=as_stored)
     is_main = SessionKey.parse(loaded.session_key).path in (("main",), (client.defaults.main_key,))
     if loaded.session_id is None and not is_main:
-        raise SessionNotFound(f"no session {quoted(session)}")
+        client.call("sessions.resolve", answers.Found, key=session)  # refused, unless it was made since
     return loaded
 
 
