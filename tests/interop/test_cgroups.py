@@ -58,7 +58,9 @@ def test_the_kernel_bounds_all_memory_of_a_sandbox(seen: dict[str, dict[str, str
     where = "in /sys/fs/cgroup/unit" if kind == "delegated" else "made by systemd"
     assert told["how"] == f"a control group for each command, {where}"
     assert told["plain"] == "hi\n"
-    assert "HELD" not in told["shared"] and "stopped: more than 64 MiB of memory" in told["shared"]
+    assert "HELD" not in told["together"]
+    # In a scope the kernel may end the leash too, and then nobody is left to say why.
+    assert kind == "scope" or "stopped: more than 64 MiB of memory" in told["together"]
     assert "HELD" not in told["in a tmpfs"]
     if kind == "delegated":
         assert "stopped: more than 64 MiB of memory" in told["in a tmpfs"]

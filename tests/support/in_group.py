@@ -18,10 +18,9 @@ from backchannel.config.agents import SandboxRules
 
 COMMANDS = {
     "plain": "echo hi",
-    "shared": "python3 -c 'import mmap\n"
-    "held = mmap.mmap(-1, 200 << 20)\n"
-    "for at in range(0, 200 << 20, 4096): held[at] = 1\n"
-    'print("HELD")\'',
+    "together": "for i in 1 2 3 4; do python3 -c 'import time\n"
+    "held = bytearray(30 << 20)\n"
+    "time.sleep(10)' & done; wait; echo HELD",
     # The workspace is a tmpfs here, which nothing counts but the group.
     "in a tmpfs": "for i in 1 2 3; do head -c 40000000 /dev/zero > $i; done; echo HELD",
 }
