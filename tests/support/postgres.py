@@ -200,8 +200,11 @@ def command_of(program: str, *arguments: str) -> list[str]:
 
 
 def processor_s(pid: int) -> float:
-    """The processor's time that a process took, and its children that have ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    """The processor's time that a process took, and its children that have ended; 0 for one that has ended itself."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 

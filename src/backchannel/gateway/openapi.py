@@ -230,8 +230,7 @@ _ID: Schema = {"name": "id", "in": "path", "required": True, "schema": {"type": 
 def _response_paths() -> Iterator[tuple[str, Schema]]:
     at, one = f"{OPENAI_AT}responses/{{id}}", (404, *_LET_IN)
     shown = _operation("Show a response again", {200: responses.ShownResponse}, one, error=OpenAiFailed)
-    kept = _operation("Refused: a response is kept", {405: OpenAiFailed}, one, error=OpenAiFailed)
-    yield at, {"get": {**shown, "parameters": [_ID]}, "delete": {**kept, "parameters": [_ID]}}
+    yield at, {"get": {**shown, "parameters": [_ID]}}
     page = {
         "after": {"type": "string", "minLength": 1},
         "limit": {"type": "integer", "minimum": 1, "maximum": input_items.MOST_ITEMS},
