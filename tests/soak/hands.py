@@ -6,9 +6,9 @@ Every command and every call of the server leaves the name behind: what was carr
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ _SERVER = Path(__file__).parent.parent / "support" / "mcp_server.py"
 
 def drawn(name: str, what: str) -> float:
     """Draw a number from 0 to 1, the same for the same name."""
-    return zlib.crc32(f"{what} {name}".encode()) / 2**32
+    # Not a checksum: those of texts with one ending differ by a constant, so that what is asked would never be denied.
+    return int.from_bytes(hashlib.sha256(f"{what} {name}".encode()).digest()[:4]) / 2**32
 
 
 def settings(state: Path, telegram: dict[str, Any]) -> dict[str, Any]:
