@@ -339,6 +339,26 @@ async def test_a_wake_that_is_stopped_in_the_queue_leaves_its_results_as_a_note_
         await told_once(household, "the hole is dug")
 
 
+async def test_a_wake_of_a_deleted_session_can_be_retried_when_the_session_is_used_again(tmp_path: Path) -> None:
+    side, busy, gate = "agent:main:side", Gate(), Gate()
+    says: dict[str, Any] = {"person": [[spawn("dig")], busy.holds("half a word"), "back again"], "wake": "thanks"}
+    async with family(tmp_path, waking(), task=gate.holds("dug"), **says) as household:
+        await household.ask(key=side)
+        await gate.reached()
+        await household.gateway.submit(side, "talk to me")
+        await busy.reached()
+        gate.open()
+        await household.until("SELECT 1 FROM runs WHERE kind = 'wake'")
+        await household.gateway.runtime.delete(household.gateway.key(side))
+        await household.over()
+        assert await household.ask("hello", key=side) == "back again"
+        wake = await household.run_of("wake")
+        await household.gateway.store.retry_run(wake.id)
+        assert (await household.ended(wake.id)).reply == "thanks"
+        (asked,) = household.cast.requests("wake")
+        assert "the hole is dug" in asked.messages[-1].text
+
+
 async def test_a_wake_in_the_queue_outlives_a_reset(tmp_path: Path) -> None:
     busy, gate = Gate(), Gate()
     says: dict[str, Any] = {"person": [[spawn("dig")], busy.holds("half")], "task": gate.holds("dug")}

@@ -59,11 +59,13 @@ def add_to(tx: Tx, session: Session, note: Message) -> None:
     tx.tell(SessionChanged(session.key, "note"))
 
 
-def add_if_kept(tx: Tx, key: SessionKey, note: Message) -> None:
-    """Accept a note of a flow, unless its session is archived."""
+def add_if_kept(tx: Tx, key: SessionKey, note: Message) -> bool:
+    """Accept a note of a flow, unless its session is archived. Returns whether it was accepted."""
     session = sessions.of_flow(tx, key)
-    if session.archived_at is None and not session.deleting:
+    is_kept = session.archived_at is None and not session.deleting
+    if is_kept:
         add_to(tx, session, note)
+    return is_kept
 
 
 def flush(tx: Tx, session: Session) -> bool:

@@ -270,9 +270,10 @@ _SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SOURC
 
 def _keep_as_note(tx: Tx, wake: Run) -> None:
     """Keep the message of a wake that was stopped before it started as a note: it has the results."""
-    if wake.message is not None:
-        inbox.add_if_kept(tx, SessionKey.stored(wake.session_key), decode_message(wake.message))
-        # The transcript has it now: if the run is retried, it must not come twice.
+    if wake.message is None:
+        return
+    if inbox.add_if_kept(tx, SessionKey.stored(wake.session_key), decode_message(wake.message)):
+        # The session has the message now: if the run is retried, it must not come twice.
         tx.run("UPDATE runs SET message = NULL WHERE id = ?", wake.id)
 
 
