@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from backchannel.storage.sessions import FIELDS
-from backchannel.storage.sqlite import connect
+from backchannel.storage.sqlite.driver import connect
+from backchannel.storage.units.sessions import FIELDS
 from bench.measures import percentile, time_calls
 
 _ROW = "a line of a transcript, " * 10

@@ -11,8 +11,8 @@ import msgspec
 
 from backchannel.core.keys import KeyScheme
 from backchannel.runtime.clocks import SystemClock
-from backchannel.storage.folder import StateFolder
-from backchannel.storage.sqlite import connect
+from backchannel.storage.files.folder import StateFolder
+from backchannel.storage.sqlite.driver import connect
 from backchannel.storage.store import Store
 from bench.client import Client, Failed, connected, echoing
 from bench.floors import list_sessions, read_messages

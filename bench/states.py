@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, Usage, encode_message
-from backchannel.storage.sqlite import connect
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.sqlite.driver import connect
+from backchannel.storage.sqlite.file import SqliteDatabase
 from bench.processes.models import FREE, QUESTION, REPLY
 
 EPOCH_MS = 1_700_000_000_000

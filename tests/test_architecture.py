@@ -129,7 +129,7 @@ def _modules(path: Path, known: set[str]) -> Iterator[str]:
 
 
 DIALECTS = ("sqlite", "postgres")
-"""Kinds of databases: only the modules `storage/<kind>*.py` and the schema files `*.<kind>.sql` know what is theirs."""
+"""Kinds of databases: only the folders `storage/<kind>/` and the schema files `*.<kind>.sql` know what is theirs."""
 SQLITE_ONLY = re.compile(
     r"\b(PRAGMA|rowid|INSERT OR|REPLACE INTO|AUTOINCREMENT|sqlite_\w+|json_\w+|IFNULL|GLOB|IIF|julianday|strftime|"
     r"group_concat|last_insert_rowid|total|unixepoch)\b|\b(max|min)\([^()]*,",
@@ -138,21 +138,29 @@ SQLITE_ONLY = re.compile(
 
 
 def _is_of_a_dialect(path: Path) -> bool:
-    return path.parent.name == "storage" and path.stem.startswith(DIALECTS)
+    return path.parent.name in DIALECTS and path.parent.parent.name == "storage"
 
 
 def test_only_its_own_modules_know_a_kind_of_database() -> None:
     for path in SOURCE.rglob("*.py"):
         modules = set(_imports(path))
-        known = {
-            f"backchannel.storage.{other.stem}" for other in SOURCE.glob("storage/*.py") if _is_of_a_dialect(other)
-        }
+        known = {_name(other) for other in SOURCE.glob("storage/*/*.py") if _is_of_a_dialect(other)}
         if not _is_of_a_dialect(path):
             assert "sqlite3" not in modules, f"{path.name} opens a database itself"
             assert path.name == "databases.py" or not known & modules, f"{path.name} names a driver: databases.py does"
 
 
-STORAGE_DOORS = {"store", "driver", "databases", "folder", "address", "ids", "media", "cron", "imports", "recovery"}
+STORAGE_DOORS = {
+    "store",
+    "driver",
+    "databases",
+    "ids",
+    "files.folder",
+    "files.media",
+    "units.cron",
+    "units.imports",
+    "units.recovery",
+}
 """What other layers may import of `storage/`: values are in `core/`, and the other modules are SQL by theme.
 
 Cron jobs and batches of an import are made of values that `core/` does not know; `recovery` tells the command line
@@ -160,16 +168,19 @@ which agents are functions while no gateway runs; `media` is files beside the da
 """
 
 
+KNOWN = {_name(path) for path in SOURCE.rglob("*.py")}
+
+
 def test_other_layers_know_the_store_and_not_the_modules_behind_it() -> None:
     for path in FILES:
         if _layer_of_file(path) != "storage":
-            stored = {module for module in _imports(path) if module.startswith("backchannel.storage.")}
+            stored = {module for module in _modules(path, KNOWN) if module.startswith("backchannel.storage.")}
             assert stored <= {f"backchannel.storage.{name}" for name in STORAGE_DOORS}, f"{path.name} reaches behind it"
 
 
 def _statements() -> Iterator[tuple[str, str]]:
     """Find everything that is SQL, or part of it, in the modules and schema files for all databases."""
-    for path in SOURCE.glob("storage/*.py"):
+    for path in SOURCE.glob("storage/**/*.py"):
         if not _is_of_a_dialect(path):
             for node in _parse(path):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:

@@ -389,7 +389,7 @@ async def test_on_a_full_disk_nothing_is_taken_and_later_all_of_it_is(
         state = tmp_path / str(config is CONFIG)
         async with opened(state, config) as desk:
             with monkeypatch.context() as patched:
-                patched.setattr("backchannel.storage.media.os.fsync", full)
+                patched.setattr("backchannel.storage.files.media.os.fsync", full)
                 with pytest.raises(StorageFull):
                     await desk.send(Offer(PNG).image())
             assert os.fsync is real

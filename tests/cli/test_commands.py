@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.storage.folder import load_address
+from backchannel.storage.files.folder import load_address
 from tests.support.device import Device
 
 from .conftest import Provider

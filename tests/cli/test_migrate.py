@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.files.folder import StateFolder
 from tests.cli.program import Program
 from tests.storage.support import MAIN, Host, converse, texts
 from tests.support.postgres import new_database

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docs.build.reference import insert, render_commands
 
-from backchannel.storage.folder import ADDRESS_FILE
+from backchannel.storage.files.folder import ADDRESS_FILE
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 

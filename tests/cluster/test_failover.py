@@ -13,7 +13,7 @@ import pytest
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.errors import ShuttingDown, Unavailable
-from backchannel.storage import postgres_writers
+from backchannel.storage.postgres import writers
 from backchannel.storage.tx import Tx
 from tests.cluster import house
 from tests.cluster.house import gateways, knows, until
@@ -46,7 +46,7 @@ def standby(primary: Cluster) -> Iterator[Cluster]:
 async def test_a_restart_of_the_server_under_two_gateways_loses_and_doubles_nothing(
     tmp_path: Path, primary: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_writers, "GONE_LIMIT_S", 0.2)
+    monkeypatch.setattr(writers, "GONE_LIMIT_S", 0.2)
     url = new_database(server=primary.url)
     async with under_load(tmp_path, url) as load:
         for how in (signal.SIGINT, signal.SIGQUIT):  # fast, and immediate
@@ -147,7 +147,7 @@ def on_either(primary: Cluster, standby: Cluster) -> str:
 async def test_a_gateway_that_has_lost_its_lease_with_the_database_asks_to_come_back_and_does_not_say_that_it_stops(
     tmp_path: Path, primary: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_writers, "GONE_LIMIT_S", 0.2)
+    monkeypatch.setattr(writers, "GONE_LIMIT_S", 0.2)
     url = new_database(server=primary.url)
     async with open_member(tmp_path, url, "one", 1.0) as one, open_member(tmp_path, url, "other", 1.0):
         await knows(one, 2)

@@ -10,7 +10,7 @@ import pytest
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.runtime.pictures import GONE
-from backchannel.storage.media import PART_BYTES
+from backchannel.storage.files.media import PART_BYTES
 from tests.cluster.house import execute, gateways
 from tests.runtime.test_pictures import ask, images_in, lines_in
 

@@ -29,7 +29,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.condition import examine
 from backchannel.storage.databases import database_at
 from backchannel.storage.migrations import ADDITIVE, load_oldest_beside
-from backchannel.storage.postgres_server import VERSION_TABLE, schema_versions
+from backchannel.storage.postgres.server import VERSION_TABLE, schema_versions
 from backchannel.version import __version__
 from tests.cluster.house import PATIENCE_S, execute, knows, until
 from tests.cluster.lives import ROOT, House, check_done_once
@@ -164,9 +164,9 @@ async def test_a_version_that_an_older_one_cannot_go_on_beside_waits_until_that_
 def brought_up_to_date(tree: Path, url: str) -> str:
     """Let the program of a folder make a database current, as its start does; returns what it complains of."""
     program = (
-        "from backchannel.storage import postgres_server\n"
+        "from backchannel.storage.postgres import server\n"
         "from backchannel.storage.databases import database_at\n"
-        "postgres_server.ALONE_LIMIT_S = 0.2\n"
+        "server.ALONE_LIMIT_S = 0.2\n"
         f"database_at({url!r}).prepare(has_past=bool)"
     )
     environment = os.environ | {"PYTHONPATH": str(tree)}

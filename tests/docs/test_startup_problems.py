@@ -16,8 +16,8 @@ from backchannel.errors import StartupError
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import load_operator_token
 from backchannel.gateway.server import check_start
-from backchannel.storage.folder import StateFolder
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.files.folder import StateFolder
+from backchannel.storage.sqlite.file import SqliteDatabase
 
 from .pages import ROOT, fits
 

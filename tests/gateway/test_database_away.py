@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from backchannel.storage import postgres_writers
+from backchannel.storage.postgres import writers
 from tests.gateway.client import OPERATOR, Client, Refused
 from tests.gateway.conftest import MakeWorld
 from tests.support.postgres import Cluster, new_database
@@ -37,7 +37,7 @@ def cluster() -> Iterator[Cluster]:
 async def test_while_its_database_is_away_a_gateway_says_so_and_what_it_accepted_is_done_when_it_is_back(
     make_world: MakeWorld, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_writers, "GONE_LIMIT_S", 0.2)
+    monkeypatch.setattr(writers, "GONE_LIMIT_S", 0.2)
     config = {"database": {"url": new_database(server=cluster.url)}}
     async with (
         make_world(config) as world,

@@ -33,7 +33,8 @@ from backchannel.gateway import condition as checks
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.condition import examine
 from backchannel.runtime import watchdog
-from backchannel.storage import postgres_readiness, probing
+from backchannel.storage import probing
+from backchannel.storage.postgres import readiness
 from tests.channels.desk import Desk, desk
 from tests.gateway.conftest import MakeWorld
 from tests.support.clocks import HandClock
@@ -316,7 +317,7 @@ def test_whether_messages_can_be_accepted_is_true_on_a_disk_that_is_really_full(
 
 
 def test_every_problem_has_its_line_in_the_documents() -> None:
-    told = inspect.getsource(checks) + inspect.getsource(postgres_readiness)
+    told = inspect.getsource(checks) + inspect.getsource(readiness)
     codes = set(re.findall(r'code="(\w+)"', told))
     page = (Path(__file__).parents[2] / "docs/how-to/watch-it.md").read_text(encoding="utf-8")
     table = page.partition("## The log")[0]

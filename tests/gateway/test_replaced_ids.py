@@ -16,7 +16,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Making, SessionPatch
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
-from backchannel.storage.sqlite import SqliteDriver
+from backchannel.storage.sqlite.driver import SqliteDriver
 from tests.support.gateways import running
 from tests.support.mcp_caller import until
 

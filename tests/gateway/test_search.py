@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.messages import Message, Role, TextBlock, ToolCallBlock
-from backchannel.storage import searching
+from backchannel.storage.views import searching
 from tests.tools.door import doors
 from tests.tools.shelf import Shelf
 

@@ -34,9 +34,9 @@ from backchannel.openclaw.importing import (
     SessionResult,
     StoreTarget,
 )
-from backchannel.storage.imports import Batch, Offered
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.sqlite.file import SqliteDatabase
 from backchannel.storage.store import Store
+from backchannel.storage.units.imports import Batch, Offered
 from tests.openclaw.values import SCHEME, conversations
 from tests.storage.support import Host, converse, transcript
 from tests.support.kill import KillAt, When

@@ -17,7 +17,7 @@ from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.pictures import MOST_BYTES, MOST_SHOWN
-from backchannel.storage.media import MediaFolder
+from backchannel.storage.files.media import MediaFolder
 from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, ended, request, running
 from tests.support.stub_provider import Fault, StubProvider
 

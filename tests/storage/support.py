@@ -25,7 +25,7 @@ from backchannel.core.messages import (
 )
 from backchannel.core.runs import Accepted, Outcome, RunRequest, RunState, Started, Step, ToolCall, tool_call_id
 from backchannel.storage.driver import Faults
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 from tests.support.databases import database_url, open_database

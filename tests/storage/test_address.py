@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from backchannel.storage.folder import ADDRESS_FILE, AddressFile, load_address
+from backchannel.storage.files.folder import ADDRESS_FILE, AddressFile, load_address
 
 HOLDER = """
 import sys
 from pathlib import Path
-from backchannel.storage.folder import AddressFile
+from backchannel.storage.files.folder import AddressFile
 address = AddressFile.hold(Path(sys.argv[1]), "http://127.0.0.1:1")
 print("held", flush=True)
 sys.stdin.read()

@@ -8,8 +8,8 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.records import ExportPlace, Passage
 from backchannel.core.sessions import SessionPatch
-from backchannel.storage.exports import MOST_LINES
 from backchannel.storage.store import Store
+from backchannel.storage.views.exports import MOST_LINES
 from tests.storage.support import CRON, MAIN, Host, converse, note, transcript
 
 pytestmark = pytest.mark.anyio

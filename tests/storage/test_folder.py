@@ -15,13 +15,13 @@ import pytest
 
 from backchannel.errors import StartupError, StateFolderInUse
 from backchannel.gateway.app import Gateway
-from backchannel.storage.folder import StateFolder, holder_of
+from backchannel.storage.files.folder import StateFolder, holder_of
 
 HOLDER = """
 import sys
 from pathlib import Path
 from backchannel.gateway.app import Gateway
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.files.folder import StateFolder
 folder = StateFolder.hold(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

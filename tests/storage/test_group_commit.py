@@ -17,10 +17,10 @@ from backchannel.core.facts import Fact, TimerSet
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.databases import database_at
 from backchannel.storage.driver import Driver, DriverContext, ProcessKilled
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.groups import NO_CONTEXT
-from backchannel.storage.sqlite import LARGEST_GROUP, SqliteDriver
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.sqlite.driver import LARGEST_GROUP, SqliteDriver
+from backchannel.storage.sqlite.file import SqliteDatabase
 from backchannel.storage.tx import Tx
 from tests.storage.support import ManualClock
 from tests.support.databases import broken_constraint, database_url, full_disk, is_postgres, open_database

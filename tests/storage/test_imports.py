@@ -12,8 +12,8 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.storage.databases import database_at
-from backchannel.storage.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
 from backchannel.storage.store import Store
+from backchannel.storage.units.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
 from tests.storage.support import MAIN, SCHEME, Host, converse, texts, transcript
 
 pytestmark = pytest.mark.anyio

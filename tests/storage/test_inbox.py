@@ -6,8 +6,8 @@ import pytest
 
 from backchannel.core.facts import SessionChanged
 from backchannel.core.runs import Outcome
-from backchannel.storage.inbox import PART
 from backchannel.storage.store import Store
+from backchannel.storage.units.inbox import PART
 from tests.storage.support import (
     ABORTED,
     CRON,

@@ -10,8 +10,8 @@ from backchannel.core.commands import Command, CommandName, Standing
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunState
 from backchannel.errors import Unavailable
-from backchannel.storage.interruption import PART, TIMER
 from backchannel.storage.store import Store
+from backchannel.storage.units.flows.interruption import PART, TIMER
 from tests.storage.support import CRON, Host, accept, begin
 
 pytestmark = pytest.mark.anyio

@@ -18,12 +18,11 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, IdempotencyConflict, LabelInUse, Unavailable
-from backchannel.storage import postgres
 from backchannel.storage.driver import ProcessKilled
-from backchannel.storage.postgres import LANES
-from backchannel.storage.postgres_attempt import is_own
-from backchannel.storage.postgres_connection import connect, translated
-from backchannel.storage.postgres_locks import AdvisoryLocks, RowLocks
+from backchannel.storage.postgres.attempt import is_own
+from backchannel.storage.postgres.connection import connect, translated
+from backchannel.storage.postgres.driver import LANES
+from backchannel.storage.postgres.locks import AdvisoryLocks, RowLocks
 from backchannel.storage.tx import Tx
 from tests.storage.support import Host, accept, converse, texts
 from tests.support.cut import CutLine
@@ -248,7 +247,7 @@ async def test_when_one_lane_dies_no_other_commits_or_answers_anything(host: Hos
 async def test_more_changes_than_may_wait_are_refused_until_some_are_done(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "MOST_WAITING", 5)
+    monkeypatch.setattr("backchannel.storage.postgres.driver.MOST_WAITING", 5)
     driver, (one, two, *_) = host.store.driver, keys_of_lanes()
     held = Held("held")
     waiting = [driver.write_within(one, held)]

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from backchannel.core.records import McpCall
-from backchannel.storage.idempotency import KEPT_MS
 from backchannel.storage.store import Store
+from backchannel.storage.units.idempotency import KEPT_MS
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ import pytest
 
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.errors import DatabaseUnusable
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.migrations import load_versions
-from backchannel.storage.sqlite_file import APPLICATION_ID, SqliteDatabase
+from backchannel.storage.sqlite.file import APPLICATION_ID, SqliteDatabase
 from backchannel.storage.store import Store
 from tests.storage.support import Host, ManualClock, converse, rows, texts
 from tests.support.privileges import folder_of_somebody

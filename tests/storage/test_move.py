@@ -17,7 +17,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
 from backchannel.storage.databases import database_at, move_state
-from backchannel.storage.postgres_server import MOVE_TABLE, VERSION_TABLE
+from backchannel.storage.postgres.server import MOVE_TABLE, VERSION_TABLE
 from tests.storage.support import MAIN, Host, accept, answer, begin, converse, device, digest_of, note, texts
 from tests.support.postgres import new_database
 
@@ -166,7 +166,7 @@ async def test_rows_that_are_missing_in_the_end_are_noticed(source: Host, target
 async def test_a_target_that_a_gateway_uses_or_that_is_no_server_is_refused(
     source: Host, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backchannel.storage.postgres_server.ALONE_LIMIT_S", 0.1)
+    monkeypatch.setattr("backchannel.storage.postgres.server.ALONE_LIMIT_S", 0.1)
     other = Host(source.path.parent / "other", target)
     await other.start()
     with pytest.raises(StateFolderInUse, match="another process"):

@@ -29,42 +29,34 @@ from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
 from backchannel.core.spawn_values import SpawnAsk, SpawnRules
 from backchannel.core.visibility import VisibleScope
-from backchannel.storage import (
+from backchannel.storage.events import UnitEvent
+from backchannel.storage.reactions import REACTIONS
+from backchannel.storage.sqlite.file import SqliteDatabase
+from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, Tx, no_transcripts
+from backchannel.storage.units import (
     archiving,
     chats,
     cron,
     deliveries,
     devices,
     drafts,
-    exchange_lists,
-    exchanges,
-    exports,
-    families,
     idempotency,
     inbound,
     inbox,
-    interruption,
-    lookups,
     messages,
     own_posts,
     pairing,
     recovery,
     runs,
-    searching,
     sending,
     sessions,
-    shown,
-    spawns,
     steps,
-    timeline,
     timers,
     tokens,
 )
-from backchannel.storage.events import UnitEvent
-from backchannel.storage.interruption import Rest
-from backchannel.storage.reactions import REACTIONS
-from backchannel.storage.sqlite_file import SqliteDatabase
-from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, Tx, no_transcripts
+from backchannel.storage.units.flows import exchanges, interruption, spawns
+from backchannel.storage.units.flows.interruption import Rest
+from backchannel.storage.views import exchange_lists, exports, families, lookups, searching, shown, timeline
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 pytestmark = pytest.mark.sqlite_only

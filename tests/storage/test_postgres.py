@@ -16,11 +16,11 @@ import pytest
 from backchannel.core.cluster import GatewayInfo
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, StateFolderInUse, Unavailable
-from backchannel.storage import postgres_writers
 from backchannel.storage.databases import database_at
-from backchannel.storage.postgres_connection import Connection, PostgresTx, connect
-from backchannel.storage.postgres_marks import MARKS_TABLE, NEXT_MARK, CommitMark
-from backchannel.storage.postgres_server import VERSION_TABLE, Server
+from backchannel.storage.postgres import writers
+from backchannel.storage.postgres.connection import Connection, PostgresTx, connect
+from backchannel.storage.postgres.marks import MARKS_TABLE, NEXT_MARK, CommitMark
+from backchannel.storage.postgres.server import VERSION_TABLE, Server
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.tx import Tx, UnitContext
 from tests.storage.support import MAIN, SCHEME, Host, begin, note, texts
@@ -131,7 +131,7 @@ async def test_reads_go_on_after_their_connections_broke(host: Host, line: CutLi
 async def test_a_database_that_is_gone_is_unavailable_and_work_goes_on_when_it_is_back(
     host: Host, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_writers, "GONE_LIMIT_S", 0.3)
+    monkeypatch.setattr(writers, "GONE_LIMIT_S", 0.3)
     await host.store.add_note(MAIN, note("before"))
     cluster.stop()
     try:
@@ -274,7 +274,7 @@ async def test_a_second_gateway_works_beside_the_first(host: Host, tmp_path: Pat
 async def test_whoever_needs_the_database_alone_is_told_who_has_it_and_keeps_gateways_away(
     host: Host, line: CutLine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backchannel.storage.postgres_server.ALONE_LIMIT_S", 0.1)
+    monkeypatch.setattr("backchannel.storage.postgres.server.ALONE_LIMIT_S", 0.1)
     server = Server(host.url.replace(line.url_part, f"host={cluster.socket.parent}"))
     with pytest.raises(StateFolderInUse, match=r"another process \(backchannel .*:\d+\) uses the database"):
         server.hold()

@@ -15,7 +15,7 @@ from psycopg import errors
 
 from backchannel.core.keys import SessionKey
 from backchannel.errors import StorageFull, Unavailable
-from backchannel.storage import postgres_readiness, postgres_writers
+from backchannel.storage.postgres import readiness, writers
 from tests.cluster.house import until
 from tests.storage.support import Host, accept, converse, texts
 from tests.storage.test_lanes import Held, keys_of_lanes
@@ -67,7 +67,7 @@ def connections(host: Host, rows: psycopg.Connection[Any]) -> int:
 async def test_a_gateway_that_has_one_connection_left_does_everything_over_it(
     tmp_path: Path, narrow: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_writers, "GONE_LIMIT_S", 0.3)
+    monkeypatch.setattr(writers, "GONE_LIMIT_S", 0.3)
     url = new_database(server=narrow.url)
     keys = [SessionKey.of("main", f"s{n}") for n in range(24)]
     async with started(tmp_path, url) as host:
@@ -98,7 +98,7 @@ async def test_a_gateway_that_has_one_connection_left_does_everything_over_it(
 async def test_a_gateway_without_any_connection_is_not_ready_until_it_has_one(
     tmp_path: Path, narrow: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_writers, "GONE_LIMIT_S", 0.3)
+    monkeypatch.setattr(writers, "GONE_LIMIT_S", 0.3)
     url = new_database(server=narrow.url)
     async with started(tmp_path, url) as host:
         with ExitStack() as exits:
@@ -132,7 +132,7 @@ async def test_readiness_is_told_at_once_by_a_commit_of_the_last_second_and_else
         whole = driver.write(lambda tx: None)
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*(host.store.check_writable() for _ in range(50)))
-            monkeypatch.setattr(postgres_readiness, "PROOF_S", 0.0)
+            monkeypatch.setattr(readiness, "PROOF_S", 0.0)
             await asyncio.gather(*(host.store.check_writable() for _ in range(50)))
         assert not whole.done() and not any(write.done() for write in standing)
         for each in held:
@@ -162,7 +162,7 @@ def fill(rows: psycopg.Connection[Any]) -> None:
 async def test_a_gateway_whose_disk_is_full_is_not_ready_until_there_is_room(
     tmp_path: Path, small: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_readiness, "FULL_S", 0.0)  # what a probe finds decides alone
+    monkeypatch.setattr(readiness, "FULL_S", 0.0)  # what a probe finds decides alone
     url = new_database(server=small.url)
     move_to_small(small.url, url)
     long = os.urandom(6000).hex()

@@ -13,8 +13,8 @@ import pytest
 from backchannel.core.keys import SessionKey
 from backchannel.errors import DatabaseUnusable, StateFolderInUse
 from backchannel.storage.databases import database_at, return_state, was_moved
-from backchannel.storage.postgres_return import ENDING
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.postgres.move_back import ENDING
+from backchannel.storage.sqlite.file import SqliteDatabase
 from tests.storage.support import MAIN, Host, answer, begin, converse, texts
 from tests.storage.test_move import check_same, move, source, target  # noqa: F401 - fixtures
 from tests.support.postgres import new_database, programs
@@ -99,7 +99,7 @@ async def test_a_file_that_is_there_is_refused_and_stays_as_it_is(moved: str, so
 async def test_nothing_is_moved_while_a_gateway_works_on_the_database(
     moved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backchannel.storage.postgres_server.ALONE_LIMIT_S", 0.1)
+    monkeypatch.setattr("backchannel.storage.postgres.server.ALONE_LIMIT_S", 0.1)
     working, host = Host(tmp_path / "working", moved), Host(tmp_path / "back")
     await working.start()
     with pytest.raises(StateFolderInUse, match="another process"):

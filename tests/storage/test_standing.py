@@ -15,7 +15,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Accepted
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.errors import DatabaseLocked
-from backchannel.storage.postgres_obstacles import SHOWN_QUERY, without_literals
+from backchannel.storage.postgres.obstacles import SHOWN_QUERY, without_literals
 from tests.cluster.house import until
 from tests.storage.support import Host, accept, answer, begin, converse, texts
 from tests.storage.test_lanes import Held

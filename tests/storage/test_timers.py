@@ -9,10 +9,10 @@ import pytest
 
 from backchannel.core.contracts import Timer
 from backchannel.core.facts import Fact, TimerSet
-from backchannel.storage import timers
-from backchannel.storage.sqlite import SqliteDriver
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.sqlite.driver import SqliteDriver
+from backchannel.storage.sqlite.file import SqliteDatabase
 from backchannel.storage.store import Store
+from backchannel.storage.units import timers
 from tests.storage.support import ManualClock
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,8 @@ from backchannel.core.messages import Message, decode_message
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.databases import database_at
+from backchannel.storage.files.transcripts import MOST_UNNOTED, OVERLAP, TAIL, Transcripts
 from backchannel.storage.store import Store
-from backchannel.storage.transcripts import MOST_UNNOTED, OVERLAP, TAIL, Transcripts
 from tests.storage.support import ABORTED, MAIN, Host, begin, converse, note, partial_reply, result_of, step, transcript
 from tests.support.databases import full_disk
 

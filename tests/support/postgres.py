@@ -25,9 +25,9 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
 
-from backchannel.storage.postgres_connection import translated
-from backchannel.storage.postgres_database import PostgresDatabase
-from backchannel.storage.postgres_server import VERSION_TABLE
+from backchannel.storage.postgres.connection import translated
+from backchannel.storage.postgres.database import PostgresDatabase
+from backchannel.storage.postgres.server import VERSION_TABLE
 from tests.support.privileges import NOBODY
 
 PATIENCE_S = 30.0

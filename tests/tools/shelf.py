@@ -14,7 +14,7 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Block, Message, Role, encode_message, text_content
 from backchannel.gateway.app import Gateway
 from backchannel.storage.ids import new_id
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.sqlite.file import SqliteDatabase
 from tests.support.gateways import QuickClock, running
 
 START_MS = 1_700_000_000_000

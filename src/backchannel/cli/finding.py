@@ -64,7 +64,7 @@ def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddres
         NoGateway: none runs on the state folder, and no address is given.
         ConfigError: the configuration is needed and something in it is wrong.
     """
-    from backchannel.storage.folder import load_address
+    from backchannel.storage.files.folder import load_address
 
     start = Options(options.state, options.config).command("up")
     given = options.url or os.environ.get("BACKCHANNEL_URL")
@@ -81,7 +81,7 @@ def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddres
 
 def _address_soon(state: Path) -> str | None:
     """Wait for a gateway that is starting to listen; None where none is, or where it takes longer than others do."""
-    from backchannel.storage.folder import held_since, load_address
+    from backchannel.storage.files.folder import held_since, load_address
 
     is_told = False
     # The clock may have been set back since: what was taken in an hour was not taken a moment ago either.
@@ -101,7 +101,7 @@ def _why_absent(config: Config, start: str) -> str:
     `up` is not always what helps: on the folder of an application its function agents would be missing, and it is
     refused while the application runs.
     """
-    from backchannel.storage.folder import holder_of
+    from backchannel.storage.files.folder import holder_of
 
     folder = config.state_dir
     if holder := holder_of(folder):
@@ -122,8 +122,8 @@ def _why_absent(config: Config, start: str) -> str:
 
 def _function_agents(config: Config) -> list[str]:
     """Name the agents that an application has brought, as far as the database can be read."""
-    from backchannel.storage import recovery
     from backchannel.storage.databases import database_at
+    from backchannel.storage.units import recovery
 
     try:
         database = database_at(config.database_url)

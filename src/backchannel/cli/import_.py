@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from backchannel.config import Config
     from backchannel.openclaw.importing import ImportReport, SessionResult
-    from backchannel.storage.folder import StateFolder
+    from backchannel.storage.files.folder import StateFolder
 
 MOST_SHOWN = 200
 EXPECTED = "expected agents/<id>/sessions/sessions.json, sessions/sessions.json or sessions.json in it"
@@ -90,7 +90,7 @@ class ImportCommand:
 
     def take(self, *, asks: bool) -> None:
         """Take the sessions, and show what became of them."""
-        from backchannel.storage.folder import StateFolder
+        from backchannel.storage.files.folder import StateFolder
 
         held = StateFolder.hold(self._config.state_dir)
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backchannel.config.schema import Config
     from backchannel.storage.databases import OnRows
     from backchannel.storage.driver import Database
-    from backchannel.storage.folder import StateFolder
+    from backchannel.storage.files.folder import StateFolder
 
 SQLITE = "sqlite"
 _TO_POSTGRES = "Set database.url, or BACKCHANNEL_DATABASE_URL, to that database"
@@ -46,7 +46,7 @@ def migrate(
     PGPASSWORD or ~/.pgpass than on the command line.
     """
     from backchannel.storage.databases import was_moved
-    from backchannel.storage.folder import StateFolder
+    from backchannel.storage.files.folder import StateFolder
 
     options = options_of(ctx)
     config = options.load_config(reads=("database", "cluster"))

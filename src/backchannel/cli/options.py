@@ -167,7 +167,7 @@ def next_step(error: GatewayError, options: Options) -> str | None:
 
 
 def _served_at(options: Options) -> str:
-    from backchannel.storage.folder import load_address
+    from backchannel.storage.files.folder import load_address
 
     address = None if options.url else load_address(options.where.state_dir)
     return f"The state folder {options.where.state_dir} is served at {address}. " if address else ""

@@ -1,8 +1,8 @@
 """Approvals: which tool calls need a person's permission, the record of one that does, and the texts about it.
 
 The rules are the setting `tools.approval`. The first rule that matches a call decides whether a person is asked; a call
-that no rule matches is carried out. `storage/approvals.py` writes the record before anybody is asked, and the run waits
-until the record is answered, so that a crash loses neither the question nor the answer.
+that no rule matches is carried out. `storage/units/approvals.py` writes the record before anybody is asked. The run
+waits until the record is answered, so a crash loses neither the question nor the answer.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ from backchannel.runtime.cluster import member_of
 from backchannel.runtime.events import Event
 from backchannel.runtime.runtime import Runtime
 from backchannel.storage.driver import Faults
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.store import Store
 from backchannel.tools.base import Caller, Parts
 from backchannel.tools.commands import ChatCommands

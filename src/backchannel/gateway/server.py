@@ -30,7 +30,7 @@ from backchannel.gateway.connections import Limits
 from backchannel.gateway.http import Web
 from backchannel.gateway.peers import Acceptor, raise_descriptor_limit
 from backchannel.gateway.transport import HttpProtocol, WebSocketProtocol
-from backchannel.storage.folder import AddressFile, StateFolder
+from backchannel.storage.files.folder import AddressFile, StateFolder
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """An import: the sessions of another program's folder are read, offered to the store one after the other, and reported.
 
-The store decides what becomes of them (`storage/imports.py`); a `DryRun` stands in for it when nothing is to be
+The store decides what becomes of them (`storage/units/imports.py`); a `DryRun` stands in for it when nothing is to be
 written. Only one batch of messages is in memory at a time, however long a transcript is.
 """
 
@@ -32,8 +32,8 @@ from backchannel.openclaw.files import (
 )
 from backchannel.openclaw.lines import HEADER, OtherLine, ReadMessage, UnreadableLine, read_line
 from backchannel.storage.driver import Reader
-from backchannel.storage.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
 from backchannel.storage.store import Store
+from backchannel.storage.units.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
 
 BATCH_BYTES = 1024 * 1024
 BATCH_MESSAGES = 500

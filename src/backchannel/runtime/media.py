@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from backchannel.core.received import is_media_name
 from backchannel.errors import Unavailable
-from backchannel.storage.media import PART_BYTES, MediaFolder
+from backchannel.storage.files.media import PART_BYTES, MediaFolder
 from backchannel.storage.store import Store
 
 

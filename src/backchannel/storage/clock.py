@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from backchannel.core.contracts import Due, Timer
-from backchannel.storage import approvals, archiving, barriers, cron, inbox, interruption, recovery, sending, timers
 from backchannel.storage.tx import Tx
+from backchannel.storage.units import approvals, archiving, cron, inbox, recovery, sending, timers
+from backchannel.storage.units.flows import barriers, interruption
 
 Handler = Callable[[Tx, str], None]
 """Gets what the timer is about. The row is gone: what shall happen again sets it again."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backchannel.errors import StartupError
 from backchannel.storage.driver import Database
-from backchannel.storage.sqlite_file import SqliteDatabase
+from backchannel.storage.sqlite.file import SqliteDatabase
 
 
 def _sqlite(url: str, locks_rows: bool) -> Database:
@@ -16,7 +16,7 @@ def _sqlite(url: str, locks_rows: bool) -> Database:
 
 def _postgres(url: str, locks_rows: bool) -> Database:
     try:
-        from backchannel.storage.postgres_database import PostgresDatabase  # what it needs is an extra
+        from backchannel.storage.postgres.database import PostgresDatabase  # what it needs is an extra
     except ImportError as error:
         raise StartupError(
             f"database.url: PostgreSQL needs a package that is not installed ({error}): "
@@ -71,8 +71,8 @@ def move_state(source: Database, url: str, on_rows: OnRows) -> dict[str, int]:
             "name one as postgresql://user@host:5432/database, or say sqlite"
         )
     database_at(url)  # says what is missing
-    from backchannel.storage.postgres_move import StateMove
-    from backchannel.storage.postgres_server import Server
+    from backchannel.storage.postgres.move import StateMove
+    from backchannel.storage.postgres.server import Server
 
     return StateMove(source, Server(url), on_rows).run()
 
@@ -87,8 +87,8 @@ def return_state(source: Database, target: Database, media: Path, on_rows: OnRow
         StateFolderInUse: a gateway works on the database.
         StartupError, Unavailable: the database cannot be reached.
     """
-    from backchannel.storage.postgres_database import PostgresDatabase
-    from backchannel.storage.postgres_return import StateReturn
+    from backchannel.storage.postgres.database import PostgresDatabase
+    from backchannel.storage.postgres.move_back import StateReturn
 
     if not isinstance(source, PostgresDatabase) or not isinstance(target, SqliteDatabase):
         raise StartupError("only a PostgreSQL database can be moved into a SQLite file")

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, T
 
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
-from backchannel.storage.folder import StateFolder
+from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.tx import Tx, UnitContext
 
 P = ParamSpec("P")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backchannel.errors import Unavailable
-from backchannel.storage.troubles import PROBE_BYTES, probe
+from backchannel.storage.views.troubles import PROBE_BYTES, probe
 
 PROBE_LIMIT_S = 5.0
 """How long a commit may take for the gateway to count as one that can accept messages."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from backchannel.storage import archiving, barriers, deliveries, drafts, exchanges, runs, spawns
 from backchannel.storage.events import (
     CallClosed,
     NotesFlushed,
@@ -19,6 +18,8 @@ from backchannel.storage.events import (
     RunUnanswered,
 )
 from backchannel.storage.tx import Reaction
+from backchannel.storage.units import archiving, deliveries, drafts, runs
+from backchannel.storage.units.flows import barriers, exchanges, spawns
 
 REACTIONS: Mapping[type, tuple[Reaction, ...]] = {
     RunEntered: (barriers.tell_held,),

@@ -30,46 +30,7 @@ from backchannel.core.runs import Fence, RunRequest
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import FenceLost, InvalidRequest, SessionNotFound, Unavailable
-from backchannel.storage import approvals as approval_units
-from backchannel.storage import (
-    chats,
-    clock,
-    cluster,
-    commands,
-    cron,
-    deliveries,
-    devices,
-    exchange_lists,
-    exchanges,
-    exports,
-    families,
-    growing,
-    idempotency,
-    imports,
-    inbound,
-    inbox,
-    lookups,
-    media,
-    messages,
-    pairing,
-    recovery,
-    runs,
-    searching,
-    sending,
-    shown,
-    spawns,
-    steps,
-    timers,
-)
-from backchannel.storage import drafts as draft_units
-from backchannel.storage import echoes as echo_units
-from backchannel.storage import leftovers as leftover_units
-from backchannel.storage import runs as run_units
-from backchannel.storage import sessions as session_units
-from backchannel.storage import spending as spending_units
-from backchannel.storage import timeline as timeline_units
-from backchannel.storage import tokens as token_units
-from backchannel.storage import troubles as trouble_units
+from backchannel.storage import clock
 from backchannel.storage.databases import database_at
 from backchannel.storage.driver import (
     Database,
@@ -83,11 +44,43 @@ from backchannel.storage.driver import (
     write_beside,
     write_within,
 )
-from backchannel.storage.folder import StateFolder, archived_path
+from backchannel.storage.files import media
+from backchannel.storage.files.folder import StateFolder, archived_path
+from backchannel.storage.files.transcripts import Transcripts
 from backchannel.storage.ids import new_id
 from backchannel.storage.reactions import REACTIONS
-from backchannel.storage.transcripts import Transcripts
 from backchannel.storage.tx import Outlets, UnitContext
+from backchannel.storage.units import approvals as approval_units
+from backchannel.storage.units import (
+    chats,
+    commands,
+    cron,
+    deliveries,
+    devices,
+    idempotency,
+    imports,
+    inbound,
+    inbox,
+    messages,
+    pairing,
+    recovery,
+    runs,
+    sending,
+    steps,
+    timers,
+)
+from backchannel.storage.units import drafts as draft_units
+from backchannel.storage.units import runs as run_units
+from backchannel.storage.units import sessions as session_units
+from backchannel.storage.units import tokens as token_units
+from backchannel.storage.units.cluster import echoes as echo_units
+from backchannel.storage.units.cluster import growing, members
+from backchannel.storage.units.cluster import leftovers as leftover_units
+from backchannel.storage.units.flows import exchanges, spawns
+from backchannel.storage.views import exchange_lists, exports, families, lookups, searching, shown
+from backchannel.storage.views import spending as spending_units
+from backchannel.storage.views import timeline as timeline_units
+from backchannel.storage.views import troubles as trouble_units
 
 
 def _session_of(request: RunRequest) -> str | None:
@@ -251,10 +244,10 @@ class Store:
     transcript_bytes = read(exports.transcript_bytes)
 
     # Other gateways on the same database
-    renew_lease = write_beside(cluster.renew)
-    take_over = write(cluster.take_over)
-    peers = look(cluster.peers)
-    startable = read(cluster.startable)
+    renew_lease = write_beside(members.renew)
+    take_over = write(members.take_over)
+    peers = look(members.peers)
+    startable = read(members.startable)
     leftovers = look(leftover_units.look)
     echoes = look(echo_units.facts_of)
     lanes_left = read(sending.lanes_left)
@@ -351,7 +344,7 @@ class Store:
     async def enter(self, member: GatewayInfo, lease_s: float) -> None:
         """Register this process; also one that the others have taken for dead, or that could not renew its lease."""
         if self.database.is_shared:
-            await self.driver.enter(cluster.enter, self._place(), member, round(lease_s * 1000))
+            await self.driver.enter(members.enter, self._place(), member, round(lease_s * 1000))
         else:
             await self.driver.enter(recovery.enter)
 

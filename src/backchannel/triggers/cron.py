@@ -1,7 +1,7 @@
 """Cron: messages that come by the clock.
 
 The jobs of the configuration are taken over at each start, before any of them can fire; others are added and removed
-while the gateway runs, and stay. Firing is a matter of rows: `storage/cron.py`.
+while the gateway runs, and stay. Firing is a matter of rows: `storage/units/cron.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backchannel.core.keys import normalise_agent_id
 from backchannel.core.runs import Run
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
-from backchannel.storage.cron import ListedJob
+from backchannel.storage.units.cron import ListedJob
 from backchannel.tools.base import Parts
 
 

@@ -40,7 +40,7 @@ from backchannel.gateway.cron_words import (
 )
 from backchannel.gateway.events import error_of
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
-from backchannel.storage.cron import ListedJob
+from backchannel.storage.units.cron import ListedJob
 from backchannel.tools.rows import duration_ms
 
 _MOST_JOBS, _MOST_RUNS = 1000, 200

@@ -1,0 +1,1 @@
+"""Files beside the database: the state folder, transcripts, media."""

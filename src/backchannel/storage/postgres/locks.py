@@ -1,0 +1,130 @@
+"""What a transaction that writes locks: everything, or its sessions and with all of its kind a share of everything.
+
+PostgreSQL has advisory locks for this. Databases that speak its language and are spread over machines often have none,
+or some that do nothing; there rows are locked instead. All gateways of a database have to lock in the same way: whoever
+joins it looks how the others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from time import monotonic, sleep
+from typing import Any, Protocol
+from zlib import crc32
+
+import psycopg
+
+from backchannel.errors import DatabaseUnusable
+from backchannel.storage.postgres.connection import Connection
+
+_WRITES = "hashtextextended('backchannel writes ' || current_schema(), 0)"
+_SCHEMA = "hashtextextended('backchannel ' || current_schema(), 0)"
+_LOCK_ALL = f"SELECT pg_advisory_xact_lock({_WRITES})"
+# The shared one first, and the sessions always in the same order, so that no two of them wait for each other.
+_LOCK_SESSIONS = (
+    f"SELECT pg_advisory_xact_lock_shared({_WRITES}), pg_advisory_xact_lock(hash) FROM (SELECT DISTINCT "
+    f"hashtextextended(key, {_WRITES}) AS hash FROM unnest(?::text[]) AS key ORDER BY 1 OFFSET 0) AS hashes"
+)
+_HOLDER = (
+    f"WITH wanted(key) AS (SELECT {_SCHEMA}) "
+    "SELECT a.application_name FROM wanted, pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid "
+    "WHERE l.locktype = 'advisory' AND l.granted AND a.datname = current_database() "
+    "AND l.classid::bigint = (key >> 32) & 4294967295 AND l.objid::bigint = key & 4294967295"
+)
+LET_IN_S = 1.0
+"""How long it may take until whoever has brought the schema up to date, or has just ended, lets the others in."""
+_PAUSE_S = 0.05
+LOCKS_TABLE = "write_locks"
+SESSION_LOCKS = 256
+_HAS_ROWS = f"SELECT EXISTS (SELECT 1 FROM {LOCKS_TABLE})"
+_ARE_OTHERS = (
+    "SELECT EXISTS (SELECT 1 FROM processes WHERE ended_at IS NULL "
+    "AND lease_until > (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
+)
+_MAKE_ROWS = f"INSERT INTO {LOCKS_TABLE} SELECT generate_series(0, {SESSION_LOCKS}) ON CONFLICT DO NOTHING"
+_ROW = f"SELECT number FROM {LOCKS_TABLE} WHERE number"
+
+Statement = tuple[str, tuple[Any, ...]]
+
+
+class Locks(Protocol):
+    """A way to lock."""
+
+    def taking(self, keys: Collection[str] | None) -> list[Statement]:
+        """Write the statements that lock sessions, or with None everything, until the transaction ends."""
+        ...
+
+    def join(self, connection: Connection, name: str) -> None:
+        """Look whether this connection may write to the database of this name, beside others.
+
+        Raises:
+            psycopg.OperationalError: somebody has it for itself.
+            DatabaseUnusable: its gateways lock in another way.
+        """
+        ...
+
+    def try_alone(self, connection: Connection) -> bool:
+        """Try to keep all away that write, for as long as the connection lasts."""
+        ...
+
+    def let_in(self, connection: Connection) -> None:
+        """Keep them away no longer."""
+        ...
+
+
+class AdvisoryLocks:
+    """The server frees them when their connection ends, however it ends."""
+
+    def taking(self, keys: Collection[str] | None) -> list[Statement]:
+        return [(_LOCK_ALL, ())] if keys is None else [(_LOCK_SESSIONS, (list(keys),))]
+
+    def join(self, connection: Connection, name: str) -> None:
+        ends = monotonic() + LET_IN_S
+        while not _is_so(connection, f"SELECT pg_try_advisory_lock_shared({_SCHEMA})"):
+            if monotonic() > ends:
+                raise psycopg.OperationalError(f"{holder(connection)} has it for itself")
+            sleep(_PAUSE_S)
+        if _is_so(connection, _HAS_ROWS):
+            raise DatabaseUnusable(f'the gateways of {name} lock rows: set cluster.locks to "rows" here too')
+
+    def try_alone(self, connection: Connection) -> bool:
+        return _is_so(connection, f"SELECT pg_try_advisory_lock({_SCHEMA})")
+
+    def let_in(self, connection: Connection) -> None:
+        connection.execute(f"SELECT pg_advisory_unlock({_SCHEMA})".encode())
+
+
+class RowLocks:
+    """Rows of a table of their own; nothing keeps those away who change the schema or copy a state."""
+
+    def taking(self, keys: Collection[str] | None) -> list[Statement]:
+        if keys is None:
+            return [(f"{_ROW} = 0 FOR UPDATE", ())]
+        numbers = sorted({crc32(key.encode()) % SESSION_LOCKS + 1 for key in keys})
+        return [(f"{_ROW} = 0 FOR SHARE", ()), (f"{_ROW} = ANY(?::bigint[]) ORDER BY number FOR UPDATE", (numbers,))]
+
+    def join(self, connection: Connection, name: str) -> None:
+        with connection.transaction():
+            if not _is_so(connection, _HAS_ROWS):
+                if _is_so(connection, _ARE_OTHERS):
+                    raise DatabaseUnusable(
+                        f"gateways are at work on {name} that do not lock rows: stop them all, then start with "
+                        'cluster.locks: "rows"'
+                    )
+                connection.execute(_MAKE_ROWS)
+
+    def try_alone(self, connection: Connection) -> bool:
+        return True
+
+    def let_in(self, connection: Connection) -> None: ...
+
+
+def holder(connection: Connection) -> str:
+    """Name the process that keeps others away, or is kept away."""
+    row = connection.execute(_HOLDER).fetchone()
+    return str(row[0]) if row and row[0] else "its process is not known"
+
+
+def _is_so(connection: Connection, question: str) -> bool:
+    row = connection.execute(question.encode()).fetchone()
+    return row is not None and bool(row[0])

@@ -1,0 +1,1 @@
+"""Units: the transactions that write, one module a theme."""

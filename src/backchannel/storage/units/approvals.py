@@ -1,0 +1,244 @@
+"""Approvals: a call that has to be allowed is a row before anyone is asked, and its answer is one commit.
+
+The run of a pending call waits for as long as that takes, over restarts. A call is begun only after its row says
+`approved`; what is found pending after a crash is waited for once more, and nobody is asked twice.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+
+from backchannel.core.answering import Answerer, may_answer
+from backchannel.core.approvals import Approval, ApprovalState, Decided, ask_text
+from backchannel.core.delivery import Post
+from backchannel.core.facts import ApprovalChanged
+from backchannel.core.keys import SessionKey
+from backchannel.core.runs import Fence, Run, ToolCall
+from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
+from backchannel.core.spawn_values import read_spawn
+from backchannel.core.text import quoted
+from backchannel.errors import ApprovalNotFound, InvalidRequest
+from backchannel.storage.tx import Row, Tx, columns, required
+from backchannel.storage.units import deliveries, runs, timers
+from backchannel.storage.views import lookups
+
+FIELDS = columns(Approval.__struct_fields__)
+TIMER = "approval"
+"""Ends the time in which an approval may be given."""
+_MOST_FITTING = 1000
+"""How many ids with the same beginning are looked at; they are random, so that there are never so many."""
+
+
+def _of_row(row: Row) -> Approval:
+    return msgspec.convert(row, Approval, strict=False)
+
+
+def find(tx: Tx, approval_id: str) -> Approval | None:
+    row = tx.one(f"SELECT {FIELDS} FROM approvals WHERE id = ?", approval_id)
+    return None if row is None else _of_row(row)
+
+
+def of_calls(tx: Tx, after: str, until: str, limit: int) -> list[Approval]:
+    """List the approvals of the calls whose ids are in a range."""
+    found = f"SELECT {FIELDS} FROM approvals WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
+    return [_of_row(row) for row in tx.all(found, after, until, limit)]
+
+
+def _need_for(tx: Tx, approval_id: str, by: Answerer) -> Approval:
+    """Load a question for whoever answers it. One that is for others is refused as one that is not there."""
+    approval = find(tx, approval_id)
+    if approval is None or not _is_for(approval, by):
+        raise ApprovalNotFound(f"no approval {approval_id!r} (`approvals` shows those there are)", id=approval_id)
+    return approval
+
+
+def choose(tx: Tx, text: str, by: Answerer) -> str:
+    """Find the approval that somebody means by its id or the beginning of it, among those that they may answer.
+
+    Raises:
+        AmbiguousId: it could be several.
+        ApprovalNotFound: none fits, or only ones that they may not answer.
+    """
+    written = parse_written_id(text)
+    found = [find(tx, id) for id in lookups.matching(tx, IdKind.APPROVAL, written, _MOST_FITTING)]
+    return choose_id(IdKind.APPROVAL, written, [each.id for each in found if each and _is_for(each, by)])
+
+
+def _is_for(approval: Approval, by: Answerer) -> bool:
+    return may_answer(approval.channel, by).allowed
+
+
+def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
+    """Ask for a call, once; a tool that was allowed in this session for good is not asked for.
+
+    Whoever owns the chat that the run answers to is told in the same commit. `lives_ms` is how long the question
+    stands; 0 is for ever.
+    """
+    run = runs.unstopped(tx, fence)
+    known = tx.one(f"UPDATE approvals SET fence = ? WHERE call_id = ? RETURNING {FIELDS}", run.fence, call.id)
+    if known is not None:
+        return _of_row(known)
+    if _is_granted(tx, run.session_key, call.name):
+        return _insert(tx, run, call, ApprovalState.APPROVED, "always")
+    address = _address(tx, run)
+    approval = _insert(tx, run, call, ApprovalState.PENDING, None, address)
+    if lives_ms:
+        timers.set_timer(tx, TIMER, approval.id, tx.now + lives_ms)
+    if address is not None:
+        deliveries.post(tx, Post(session_key=run.session_key, address=address, text=ask_text(approval), run_id=run.id))
+    return approval
+
+
+def _insert(
+    tx: Tx, run: Run, call: ToolCall, state: ApprovalState, answered_by: str | None, asked_at: Address | None = None
+) -> Approval:
+    row = tx.one(
+        "INSERT INTO approvals (id, call_id, run_id, session_key, tool, arguments, state, created_at, answered_at, "
+        f"answered_by, fence, channel) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        _free_id(tx),
+        call.id,
+        run.id,
+        run.session_key,
+        call.name,
+        call.arguments,
+        state.value,
+        tx.now,
+        None if answered_by is None else tx.now,
+        answered_by,
+        run.fence,
+        None if asked_at is None else asked_at.channel,
+    )
+    approval = _of_row(required(row))
+    tx.tell(ApprovalChanged(approval))
+    return approval
+
+
+def _free_id(tx: Tx) -> str:
+    """Make a short id: people type it on a phone."""
+    while find(tx, made := secrets.token_hex(4)) is not None:
+        pass
+    return made
+
+
+def _address(tx: Tx, run: Run) -> Address | None:
+    """Find the chat in which a call is asked for: where the run answers; of a sub-agent, where its result is told.
+
+    Webchat has an event of its own.
+    """
+    address = None if run.reply_to is None else read_address(run.reply_to)
+    if address is None and SessionKey.stored(run.session_key).is_subagent:
+        spawn = tx.one("SELECT body FROM spawns WHERE child_key = ?", run.session_key)
+        address = None if spawn is None else read_spawn(spawn[0]).address
+    return None if address is None or address.channel == WEBCHAT.channel or address.to is None else address
+
+
+def answer(tx: Tx, approval_id: str, decision: Decided, by: Answerer, *, always: bool = False) -> Approval:
+    """Answer a question, once; the same answer again changes nothing. With `always` the tool is not asked for again.
+
+    Raises:
+        ApprovalNotFound: there is none of this id that `by` may answer.
+        InvalidRequest: it was answered otherwise, if only once where it shall be always, or its time is over.
+    """
+    approval = _need_for(tx, approval_id, by)
+    if always and decision is Decided.DENY:
+        raise InvalidRequest(
+            "a tool can be allowed for good, but not denied: take it away by tools.deny", param="always"
+        )
+    if not approval.is_pending:
+        if approval.state is not decision.state:
+            raise InvalidRequest(f"the approval {approval_id!r} is {approval.state} already", id=approval_id)
+        if always and not _is_granted(tx, approval.session_key, approval.tool):
+            once = f"the approval {approval_id!r} is {approval.state} already, once: {quoted(approval.tool, 64)}"
+            raise InvalidRequest(f"{once} is asked for again, and can be allowed for good then", id=approval_id)
+        return approval
+    if always:
+        tx.run(
+            "INSERT INTO approval_grants (session_key, tool, granted_at) VALUES (?, ?, ?) "
+            "ON CONFLICT (session_key, tool) DO NOTHING",
+            approval.session_key,
+            approval.tool,
+            tx.now,
+        )
+    return _settle(tx, approval, decision.state, by.name)
+
+
+def answer_first(
+    tx: Tx, approval_id: str, decision: Decided, by: Answerer, *, always: bool = False
+) -> tuple[Approval, bool]:
+    """Answer a question if nobody has; returns it, and whether this was the answer.
+
+    Raises:
+        ApprovalNotFound: there is none of this id that `by` may answer.
+    """
+    approval = _need_for(tx, approval_id, by)
+    if not approval.is_pending:
+        return approval, False
+    return answer(tx, approval_id, decision, by, always=always), True
+
+
+def _is_granted(tx: Tx, session_key: str, tool: str) -> bool:
+    """Whether a tool was allowed in a session for good."""
+    granted = "SELECT 1 FROM approval_grants WHERE session_key = ? AND tool = ?"
+    return tx.one(granted, session_key, tool) is not None
+
+
+def _settle(tx: Tx, approval: Approval, state: ApprovalState, by: str | None) -> Approval:
+    row = tx.one(
+        f"UPDATE approvals SET state = ?, answered_at = ?, answered_by = ? WHERE id = ? RETURNING {FIELDS}",
+        state.value,
+        tx.now,
+        by,
+        approval.id,
+    )
+    timers.clear_timer(tx, TIMER, approval.id)
+    settled = _of_row(required(row))
+    tx.tell(ApprovalChanged(settled))
+    return settled
+
+
+def due(tx: Tx, approval_id: str) -> None:
+    """End the time of a question."""
+    approval = find(tx, approval_id)
+    if approval is not None and approval.is_pending:
+        _settle(tx, approval, ApprovalState.EXPIRED, None)
+
+
+def close(tx: Tx, call_id: str) -> None:
+    """Take a question back whose call is over: its run ended."""
+    row = tx.one(f"SELECT {FIELDS} FROM approvals WHERE call_id = ? AND state = 'pending'", call_id)
+    if row is not None:
+        _settle(tx, _of_row(row), ApprovalState.EXPIRED, None)
+
+
+def page(
+    tx: Tx,
+    *,
+    state: ApprovalState | None = None,
+    session_key: str | None = None,
+    limit: int,
+    before: int | None = None,
+) -> list[Approval]:
+    """List approvals, newest first; `before` is the number of the last one seen."""
+    conditions: list[str] = ["1 = 1"]
+    values: list[Any] = []
+    for condition, value in (("session_key = ?", session_key), ("state = ?", state), ("number < ?", before)):
+        if value is not None:
+            conditions.append(condition)
+            values.append(str(value) if isinstance(value, ApprovalState) else value)
+    where = " AND ".join(conditions)
+    rows = tx.all(f"SELECT {FIELDS} FROM approvals WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
+    return [_of_row(row) for row in rows]
+
+
+def asking_runs(tx: Tx) -> frozenset[str]:
+    """Name the runs that wait for a person's word."""
+    return frozenset(run_id for (run_id,) in tx.all("SELECT run_id FROM approvals WHERE state = 'pending'"))
+
+
+def count_pending(tx: Tx) -> int:
+    (count,) = required(tx.one("SELECT count(*) FROM approvals WHERE state = 'pending'"))
+    return int(count)

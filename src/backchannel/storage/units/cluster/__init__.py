@@ -1,0 +1,1 @@
+"""Units of several gateways on one database."""

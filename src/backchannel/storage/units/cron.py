@@ -1,0 +1,395 @@
+"""Cron jobs: kept, fired when their time has come, and taken over from the configuration at each start.
+
+A job that is to come has a timer, `cron` with the job's id. Firing is one unit: the run is accepted, the time is
+written down, and the timer is set for the next one. So each time fires once, wherever a process dies; several that were
+missed are one timer that is overdue, and fire once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from backchannel.config.schedules import Once, read_schedule, show_moment
+from backchannel.config.schema_doors import CronJob
+from backchannel.core.cluster import read_ids
+from backchannel.core.facts import SessionChanged
+from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.messages import Provenance, ProvenanceKind, text_content
+from backchannel.core.runs import Run, RunKind, RunRequest, RunState
+from backchannel.core.sessions import Address
+from backchannel.core.stored import StoredForm
+from backchannel.core.text import quoted
+from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
+from backchannel.storage.tx import Tx, columns, required, row_reader
+from backchannel.storage.units import runs, sessions, timers
+
+TIMER = "cron"
+AGAIN_MS = 1000
+"""When a firing is tried again that came while its session was being deleted."""
+
+_PROVENANCE = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool="cron")
+_STORED: StoredForm[CronJob] = StoredForm(CronJob)
+
+
+class Source(StrEnum):
+    """Where a job comes from; those of the configuration follow it at each start."""
+
+    CONFIG = "config"
+    RUNTIME = "runtime"
+
+
+class JobStatus(StrEnum):
+    """Whether a job is still to come."""
+
+    SCHEDULED = "scheduled"
+    DISABLED = "disabled"
+    DONE = "done"
+    ERROR = "error"
+
+
+class StoredJob(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A job as its row says; the field names are the columns."""
+
+    id: str
+    source: Source
+    body: str
+    created_at: int
+    next_at: int | None
+    fired_at: int | None
+    """The last of its times that came; a run by hand does not count."""
+    last_run: str | None
+    skipped: int
+    error: str | None
+    updated_at: int | None
+    """When it was last changed, if ever; that it fired is no change."""
+
+    @property
+    def job(self) -> CronJob:
+        return _STORED.read(self.body)
+
+    @property
+    def status(self) -> JobStatus:
+        if not self.job.enabled:
+            return JobStatus.DISABLED
+        if self.next_at is not None:
+            return JobStatus.SCHEDULED
+        return JobStatus.ERROR if self.error else JobStatus.DONE
+
+
+class ListedJob(msgspec.Struct, frozen=True):
+    """A job and its last run."""
+
+    stored: StoredJob
+    last_run: Run | None
+
+
+FIELDS = columns(StoredJob.__struct_fields__)
+_stored = row_reader(StoredJob)
+
+
+def find(tx: Tx, job_id: str) -> StoredJob | None:
+    row = tx.one(f"SELECT {FIELDS} FROM cron_jobs WHERE id = ?", job_id)
+    return None if row is None else _stored(row)
+
+
+def need(tx: Tx, job_id: str) -> StoredJob:
+    stored = find(tx, job_id)
+    if stored is None:
+        raise JobNotFound(f"no cron job {quoted(job_id, 128)} (cron.list shows those there are)", jobId=job_id[:128])
+    return stored
+
+
+def listed(tx: Tx) -> list[ListedJob]:
+    """List all jobs: those that come next first, the others by id."""
+    rows = tx.all(f"SELECT {FIELDS} FROM cron_jobs ORDER BY next_at IS NULL, next_at, id")
+    return [_with_last_run(tx, _stored(row)) for row in rows]
+
+
+def look(tx: Tx, job_id: str) -> ListedJob:
+    return _with_last_run(tx, need(tx, job_id))
+
+
+def _with_last_run(tx: Tx, stored: StoredJob) -> ListedJob:
+    return ListedJob(stored, None if stored.last_run is None else runs.find(tx, stored.last_run))
+
+
+def any_configured(tx: Tx) -> bool:
+    return tx.one("SELECT 1 FROM cron_jobs WHERE source = 'config' LIMIT 1") is not None
+
+
+# Jobs come, change and go
+
+
+def sync(tx: Tx, jobs: Sequence[CronJob]) -> None:
+    """Take over the jobs of the configuration; one that no gateway at work has any more is removed with its timer.
+
+    Where gateways have different jobs of one id, that of the one which started last counts.
+    """
+    elsewhere = _of_others(tx)
+    configured = {job.id for job in jobs}
+    for (job_id,) in tx.all("SELECT id FROM cron_jobs WHERE source = 'config'"):
+        if elsewhere is not None and job_id not in configured | elsewhere:
+            _delete(tx, job_id)
+    for job in jobs:
+        stored = find(tx, job.id)
+        if stored is None:
+            _insert(tx, job, Source.CONFIG)
+        else:
+            _replace(tx, stored, job)
+
+
+def _of_others(tx: Tx) -> set[str] | None:
+    """Name the jobs of other gateways' configurations; None when one of an older version does not tell its own."""
+    rows = tx.all("SELECT jobs FROM processes WHERE ended_at IS NULL AND number <> ?", tx.number)
+    if any(jobs is None for (jobs,) in rows):
+        return None
+    return {id for (jobs,) in rows for id in read_ids(jobs)}
+
+
+def _replace(tx: Tx, stored: StoredJob, job: CronJob, source: Source = Source.CONFIG) -> None:
+    """Write a job anew. What it missed while no gateway ran stays due, unless it is to come at other times now."""
+    was = stored.job
+    updated_at = stored.updated_at if job == was else tx.now
+    tx.run(
+        "UPDATE cron_jobs SET source = ?, body = ?, updated_at = ? WHERE id = ?",
+        source.value,
+        _STORED.write(job, stored.body),
+        updated_at,
+        stored.id,
+    )
+    if (was.schedule, was.tz, was.enabled) != (job.schedule, job.tz, job.enabled) or stored.error:
+        _set_next(tx, stored.id, *_next_time(job, stored.created_at, stored.fired_at, tx.now))
+
+
+def add(tx: Tx, job: CronJob) -> ListedJob:
+    """Keep a new job; the very same again changes nothing.
+
+    Raises:
+        JobExists: another job has the id.
+        InvalidSchedule: it never comes, or its one time has passed.
+    """
+    stored = find(tx, job.id)
+    if stored is not None:
+        if stored.source is Source.RUNTIME and stored.job == job:
+            return _with_last_run(tx, stored)
+        raise _exists(stored)
+    _check_to_come(job, tx.now)
+    _insert(tx, job, Source.RUNTIME)
+    _tell(tx, job)
+    return look(tx, job.id)
+
+
+def _check_to_come(job: CronJob, now: int) -> None:
+    if read_schedule(job.schedule, job.tz).next_after(now) is None:
+        raise InvalidSchedule(f"{job.schedule!r} has passed: it is {show_moment(now)} now", param="schedule")
+
+
+def change(tx: Tx, job_id: str, decide: Callable[[CronJob], CronJob]) -> ListedJob:
+    """Write what `decide` makes of a job; its id stays.
+
+    Raises:
+        JobNotFound, JobConfigured
+        InvalidSchedule: it is to come at other times now, and never does.
+    """
+    stored = need(tx, job_id)
+    _check_own(stored)
+    was, job = stored.job, decide(stored.job)
+    if (was.schedule, was.tz) != (job.schedule, job.tz):
+        _check_to_come(job, tx.now)
+    _replace(tx, stored, job, Source.RUNTIME)
+    _tell(tx, job)
+    return look(tx, job_id)
+
+
+def _exists(stored: StoredJob) -> JobExists:
+    if stored.source is Source.CONFIG:
+        where = "stands in the configuration: choose another id, or change it there"
+    else:
+        where = "is there already, and is another one: choose another id, or remove that one first"
+    return JobExists(f"the cron job {stored.id!r} {where}", id=stored.id)
+
+
+def _insert(tx: Tx, job: CronJob, source: Source) -> None:
+    tx.run(
+        "INSERT INTO cron_jobs (id, source, body, created_at) VALUES (?, ?, ?, ?)",
+        job.id,
+        source.value,
+        _STORED.write(job),
+        tx.now,
+    )
+    next_at, error = _next_time(job, tx.now, None, tx.now)
+    if next_at is not None and next_at <= tx.now and runs.find(tx, _run_id(job, next_at)) is not None:
+        next_at = None  # its one time came before it was taken out and put in again: the run is there to tell
+    _set_next(tx, job.id, next_at, error)
+
+
+def remove(tx: Tx, job_id: str) -> None:
+    """Remove a job; its session stays, and a run in progress goes on.
+
+    Raises:
+        JobNotFound, JobConfigured
+    """
+    stored = need(tx, job_id)
+    _check_own(stored)
+    _delete(tx, job_id)
+    _tell(tx, stored.job)
+
+
+def _check_own(stored: StoredJob) -> None:
+    if stored.source is Source.CONFIG:
+        raise JobConfigured(
+            f"the cron job {stored.id!r} stands in the configuration: change it or take it out of `cron.jobs` there "
+            "(or set its `enabled` to false) and restart the gateway",
+            id=stored.id,
+        )
+
+
+def _tell(tx: Tx, job: CronJob) -> None:
+    """Tell those who look at a list of jobs that it has changed, where no run does."""
+    tx.tell(SessionChanged(str(_key(job, tx.scheme)), "job"))
+
+
+def _delete(tx: Tx, job_id: str) -> None:
+    tx.run("DELETE FROM cron_jobs WHERE id = ?", job_id)
+    timers.clear_timer(tx, TIMER, job_id)
+
+
+# Times
+
+
+def _next_time(job: CronJob, created_at: int, fired_at: int | None, now: int) -> tuple[int | None, str | None]:
+    """Tell when a job comes next, or why that is not known. One that comes once comes, however late it is."""
+    if not job.enabled:
+        return None, None
+    try:
+        # Whole seconds, so that the times of an interval, which are in the ids of its runs, are easy to read.
+        schedule = read_schedule(job.schedule, job.tz, anchor=created_at - created_at % 1000)
+    except InvalidSchedule as error:  # it could be read when it was added: this machine knows fewer time zones
+        return None, error.message
+    if isinstance(schedule, Once):
+        return (None if schedule.at == fired_at else schedule.at), None
+    return schedule.next_after(now), None
+
+
+def reschedule(tx: Tx, job_id: str) -> None:
+    """Ask a job's schedule anew, by a clock that was set back; a time that has come and not been seen to stays due."""
+    stored = find(tx, job_id)
+    if stored is None or stored.next_at is None:
+        timers.clear_timer(tx, TIMER, job_id)
+    elif stored.next_at <= tx.now:
+        timers.set_timer(tx, TIMER, job_id, tx.now)
+    else:
+        _set_next(tx, job_id, *_next_time(stored.job, stored.created_at, stored.fired_at, tx.now))
+
+
+def _set_next(tx: Tx, job_id: str, next_at: int | None, error: str | None) -> None:
+    tx.run("UPDATE cron_jobs SET next_at = ?, error = ? WHERE id = ?", next_at, error, job_id)
+    if next_at is None:
+        timers.clear_timer(tx, TIMER, job_id)
+    else:
+        timers.set_timer(tx, TIMER, job_id, next_at)
+
+
+# Firing
+
+
+def fire(tx: Tx, job_id: str) -> None:
+    """Do what a job's timer is for: accept its run, or count that it was skipped, and set the next time."""
+    stored = find(tx, job_id)
+    if stored is None or stored.next_at is None:
+        return
+    job, at = stored.job, stored.next_at
+    if _has_come(tx, job, at):
+        pass  # the clock was set back since
+    elif _is_skipped(tx, stored, at):
+        tx.run("UPDATE cron_jobs SET skipped = skipped + 1 WHERE id = ?", job_id)
+        _tell(tx, job)
+    elif _is_being_deleted(tx, _key(job, tx.scheme)):
+        timers.set_timer(tx, TIMER, job_id, tx.now + AGAIN_MS)
+        return
+    else:
+        _start(tx, job, at)
+    tx.run("UPDATE cron_jobs SET fired_at = ? WHERE id = ?", at, job_id)
+    # The clock may have been set back since the time was found to have come: it must not come again.
+    _set_next(tx, job_id, *_next_time(job, stored.created_at, at, max(tx.now, at)))
+
+
+def run_now(tx: Tx, job_id: str) -> Run:
+    """Fire a job by hand; when it comes next stays as it is.
+
+    Raises:
+        JobNotFound
+        JobRunning: its last run has not ended.
+    """
+    stored = need(tx, job_id)
+    if _last_alive(tx, stored) is not None:
+        raise JobRunning(
+            f"the cron job {job_id!r} is at work: wait for its run {stored.last_run!r} to end, or abort it",
+            id=job_id,
+            runId=stored.last_run,
+        )
+    return _start(tx, stored.job, tx.now)
+
+
+def _start(tx: Tx, job: CronJob, at: int) -> Run:
+    request = RunRequest(
+        key=_key(job, tx.scheme),
+        content=text_content(job.message),
+        provenance=_PROVENANCE,
+        kind=RunKind.CRON,
+        id=runs.free_id(tx, _run_id(job, at)),  # taken, too, by a run by hand at this very moment
+        deliver=job.deliver is not None,
+        reply_to=_address(job),
+        model=job.model,
+        timeout_s=job.timeout_seconds,
+    )
+    run = runs.accept(tx, request, start=False).run
+    tx.run("UPDATE cron_jobs SET last_run = ? WHERE id = ?", run.id, job.id)
+    return run
+
+
+def _key(job: CronJob, scheme: KeyScheme) -> SessionKey:
+    return SessionKey.cron(job.agent_id or scheme.default_agent, job.id)
+
+
+def _run_id(job: CronJob, at: int) -> str:
+    return f"cron:{job.id}:{show_moment(at)}"
+
+
+def _address(job: CronJob) -> Address | None:
+    if job.deliver is None:
+        return None
+    return Address(channel=job.deliver.channel, to=job.deliver.to, account_id=job.deliver.account_id)
+
+
+def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
+    """Decide whether a time is skipped because the last run lives.
+
+    One that was missed while no gateway ran is not skipped for the sake of the run that was interrupted: it waits
+    behind that one, unless another waits there already.
+    """
+    last = _last_alive(tx, stored)
+    if last is None:
+        return False
+    (began,) = required(tx.one("SELECT started_at FROM processes ORDER BY number DESC LIMIT 1"))
+    return last.state is RunState.QUEUED or at >= began
+
+
+def _has_come(tx: Tx, job: CronJob, at: int) -> bool:
+    """Whether a job has had its run for this very time."""
+    run = runs.find(tx, _run_id(job, at))
+    return run is not None and run.kind is RunKind.CRON and run.session_key == str(_key(job, tx.scheme))
+
+
+def _last_alive(tx: Tx, stored: StoredJob) -> Run | None:
+    """Find the last run of a job, if it has not ended; one that is set aside is in nobody's way."""
+    run = None if stored.last_run is None else runs.find(tx, stored.last_run)
+    return None if run is None or run.is_finished or run.is_set_aside else run
+
+
+def _is_being_deleted(tx: Tx, key: SessionKey) -> bool:
+    session = sessions.find(tx, str(key))
+    return session is not None and session.deleting

@@ -1,0 +1,394 @@
+"""Deliveries: a receipt made with the step that caused it, and put in line to be sent.
+
+`core/delivery.py` decides; this writes. A row takes its place in line when its
+text is written and again with each retry, so that within a lane the row that is being sent is always the first. How
+its parts are sent is in `sending.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backchannel.core.channels import DEFAULT_ACCOUNT
+from backchannel.core.control_words import is_silent
+from backchannel.core.delivery import (
+    CONFIRMED,
+    VERBOSE,
+    Delivery,
+    DeliveryAction,
+    DeliveryState,
+    Part,
+    Post,
+    Receipt,
+    act,
+    make_parts,
+    notice_address,
+    notice_text,
+    tool_line,
+)
+from backchannel.core.facts import DeliveryChanged
+from backchannel.core.runs import Run, RunState, ToolCall
+from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.text import quoted
+from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
+from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
+from backchannel.storage.ids import new_id
+from backchannel.storage.tx import Outlets, Tx, assignments, columns, required, row_reader, tell_shadowed
+from backchannel.storage.units import drafts, idempotency, lines, sessions
+
+FIELDS = columns(Delivery.__struct_fields__)
+PART_FIELDS = columns(Part.__struct_fields__)
+of_row = row_reader(Delivery)
+part_of_row = row_reader(Part)
+
+
+def find(tx: Tx, delivery_id: str) -> Delivery | None:
+    row = tx.one(f"SELECT {FIELDS} FROM deliveries WHERE id = ?", delivery_id)
+    return None if row is None else of_row(row)
+
+
+def need(tx: Tx, delivery_id: str) -> Delivery:
+    """Load a delivery that must be there."""
+    delivery = find(tx, delivery_id)
+    if delivery is None:
+        raise DeliveryNotFound(
+            f"no delivery {quoted(delivery_id)} (list shows those there are)", deliveryId=delivery_id[:80]
+        )
+    return delivery
+
+
+def parts_of(tx: Tx, delivery_id: str) -> list[Part]:
+    rows = tx.all(f"SELECT {PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? ORDER BY n", delivery_id)
+    return [part_of_row(row) for row in rows]
+
+
+def receipt(tx: Tx, delivery_id: str) -> Receipt:
+    """Load a delivery with its parts.
+
+    Raises:
+        DeliveryNotFound: there is none of this id.
+    """
+    return Receipt(need(tx, delivery_id), parts_of(tx, delivery_id))
+
+
+def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
+    """Change columns of a delivery, and tell of it."""
+    sets = assignments(changed)
+    row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), delivery_id)
+    delivery = of_row(required(row))
+    tx.tell(DeliveryChanged(delivery))
+    if delivery.state.is_settled:
+        tx.happened(ReceiptSettled(delivery))
+    return delivery
+
+
+# Making one
+
+
+def post(tx: Tx, text: Post, *, at_once: bool = False) -> Delivery:
+    """Make the receipt of a text, in line to be sent; with `at_once` it is judged and split now."""
+    delivery_id = new_id()
+    tx.run(
+        "INSERT INTO deliveries (id, session_key, exchange_id, run_id, quotes, state, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, 'pending', ?, ?)",
+        delivery_id,
+        text.session_key,
+        text.exchange_id,
+        text.run_id,
+        text.quotes,
+        tx.now,
+        tx.now,
+    )
+    return hand_over(tx, delivery_id, text.text, text.address, at_once=at_once, always=text.always)
+
+
+def post_once(
+    tx: Tx,
+    text: Post,
+    *,
+    expected_session_id: str | None = None,
+    idempotency_key: str | None = None,
+    digest: str | None = None,
+) -> Receipt:
+    """Put a text in line to be sent; the same key again answers with the first receipt.
+
+    Raises:
+        IdempotencyConflict: the key stands for something else.
+        SessionIdReplaced: its session has another transcript than the one expected, or none.
+    """
+
+    def do() -> str:
+        if expected_session_id is not None:
+            sessions.need(tx, text.session_key, expected_session_id)
+        return post(tx, text, at_once=True).id
+
+    return receipt(tx, idempotency.once(tx, idempotency_key, digest, do))
+
+
+def hand_over(
+    tx: Tx,
+    delivery_id: str,
+    text: str,
+    address: Address | None,
+    *,
+    run_id: str | None = None,
+    at_once: bool = False,
+    always: bool = False,
+) -> Delivery:
+    """Write a receipt's text and address, and put it in line; what says nothing, or has no address, is settled.
+
+    `run_id` is the run that wrote the text, where that was not known before.
+    With `at_once` it is judged and split now, else when its turn comes. On webchat a session is its own chat.
+    """
+    if address is not None and address.channel == WEBCHAT.channel:
+        address = Address(channel=WEBCHAT.channel, to=need(tx, delivery_id).session_key)
+    state, error = DeliveryState.PENDING, None
+    if is_silent(text):
+        state = DeliveryState.SKIPPED
+    elif address is None:
+        state, error = DeliveryState.NO_CHANNEL, "the session has no return address, and none was named"
+    elif address.to is None:
+        state, error = DeliveryState.NO_CHANNEL, f"the address on {address.channel[:64]} names no chat"
+    channel, account_id, target, thread_id = _columns(address)
+    if run_id is not None:
+        tx.run("UPDATE deliveries SET run_id = ? WHERE id = ?", run_id, delivery_id)
+    delivery = update(
+        tx,
+        delivery_id,
+        position=lines.take_place(tx, channel, account_id, target, thread_id),
+        state=state.value,
+        channel=channel,
+        account_id=account_id,
+        target=target,
+        thread_id=thread_id,
+        text=text,
+        error=error,
+        due_at=None,
+        updated_at=tx.now,
+    )
+    if at_once and state is DeliveryState.PENDING:
+        return prepare(tx, delivery, asks=not always)
+    return delivery
+
+
+def settle(tx: Tx, delivery_id: str, state: str, reason: str | None) -> Delivery:
+    """Settle a receipt for which nothing is sent."""
+    return update(tx, delivery_id, state=DeliveryState(state).value, error=reason, due_at=None, updated_at=tx.now)
+
+
+def _columns(address: Address | None) -> tuple[str | None, ...]:
+    if address is None:
+        return (None, None, None, None)
+    return (address.channel, address.account_id or DEFAULT_ACCOUNT, address.to, address.thread_id)
+
+
+def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
+    """Split a delivery for its channel; one that cannot or may not go there is settled with the reason."""
+    channel, text = delivery.channel or "", delivery.text or ""
+    limit = tx.outlets.limit(channel)
+    if limit is None:
+        return settle(tx, delivery.id, DeliveryState.NO_CHANNEL, no_channel(channel, tx.outlets))
+    if asks:
+        session = sessions.find(tx, delivery.session_key)
+        decision = tx.outlets.decide(delivery.session_key, session.send_policy if session else None, channel)
+        tell_shadowed(tx, delivery.session_key, decision)
+        if not decision.allowed:
+            return settle(tx, delivery.id, DeliveryState.SUPPRESSED, decision.reason)
+    taken = max((part.n for part in parts_of(tx, delivery.id)), default=0)
+    for part in make_parts(delivery.id, text, limit, tx.outlets.measure(channel), after=taken):
+        tx.run(
+            "INSERT INTO delivery_parts (delivery_id, n, text, state) VALUES (?, ?, ?, ?)",
+            part.delivery_id,
+            part.n,
+            part.text,
+            part.state.value,
+        )
+    return delivery
+
+
+def no_channel(channel: str, outlets: Outlets) -> str:
+    return f"no channel {quoted(channel, 64)} is configured (there are: {', '.join(outlets.names) or 'none'})"
+
+
+def post_reply(tx: Tx, event: RunClosed) -> None:
+    """Make the receipt of a run's reply, in the commit that ends the run, if its reply is to leave the gateway.
+
+    On webchat the transcript's message is the delivery. An empty reply or a control word has no receipt.
+    """
+    run = event.run
+    if not run.deliver or run.state is not RunState.OK or is_silent(run.reply):
+        return
+    address = None if run.reply_to is None else read_address(run.reply_to)
+    if address is None or address.channel != WEBCHAT.channel:
+        drafts.take_over(tx, run, post(tx, _of_run(run, address, run.reply or "")))
+
+
+def post_notice(tx: Tx, event: RunUnanswered) -> None:
+    """Tell the person who was owed an answer that there is none, once, in the commit that ends the run."""
+    run = event.run
+    address = notice_address(run)
+    if address is not None:
+        drafts.take_over(tx, run, post(tx, _of_run(run, address, notice_text(run.id))))
+        tx.run("UPDATE runs SET failure_told = 1 WHERE id = ?", run.id)
+
+
+def _of_run(run: Run, address: Address | None, text: str) -> Post:
+    return Post(session_key=run.session_key, address=address, text=text, run_id=run.id, quotes=run.quotes)
+
+
+def post_call(tx: Tx, run: Run, call: ToolCall) -> None:
+    """Tell the chat that a run answers to of a tool call, in the commit of its result, if its session wants that.
+
+    Webchat sees the call in the transcript.
+    """
+    address = None if run.reply_to is None or not run.deliver else read_address(run.reply_to)
+    if address is None or address.channel == WEBCHAT.channel:
+        return
+    session = sessions.find(tx, run.session_key)
+    if session is not None and session.verbose_level == VERBOSE:
+        line = tool_line(call)
+        post(tx, Post(session_key=run.session_key, address=address, text=line, run_id=run.id))
+
+
+# Looking
+
+
+def oldest(tx: Tx, state: DeliveryState, limit: int, after: int) -> list[Delivery]:
+    """List the deliveries in a state, oldest first, from behind a number on."""
+    rows = tx.all(
+        f"SELECT {FIELDS} FROM deliveries WHERE state = ? AND number > ? ORDER BY number LIMIT ?",
+        state.value,
+        after,
+        limit,
+    )
+    return [of_row(row) for row in rows]
+
+
+def page(
+    tx: Tx,
+    *,
+    session_key: str | None = None,
+    state: DeliveryState | None = None,
+    limit: int,
+    before: int | None = None,
+) -> list[Receipt]:
+    """List receipts, newest first; `before` is the number of the last one seen."""
+    conditions: list[str] = ["1 = 1"]
+    values: list[Any] = []
+    if session_key is not None:
+        conditions.append("session_key = ?")
+        values.append(session_key)
+    if state is not None:
+        conditions.append("state = ?")
+        values.append(state.value)
+    if before is not None:
+        conditions.append("number < ?")
+        values.append(before)
+    where = " AND ".join(conditions)
+    rows = tx.all(f"SELECT {FIELDS} FROM deliveries WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
+    return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(of_row, rows)]
+
+
+# The receipt of an announce: it exists from the moment a send or a spawn is accepted, and is settled once.
+
+
+def open_receipt(
+    tx: Tx, delivery_id: str, session_key: str, exchange_id: str | None, *, run_id: str | None = None
+) -> None:
+    """Make a receipt for a text that is not written yet; it stands in no line."""
+    tx.run(
+        "INSERT INTO deliveries (id, session_key, exchange_id, run_id, state, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, 'pending', ?, ?)",
+        delivery_id,
+        session_key,
+        exchange_id,
+        run_id,
+        tx.now,
+        tx.now,
+    )
+    tx.tell(DeliveryChanged(need(tx, delivery_id)))
+
+
+def reopen(tx: Tx, delivery_id: str) -> None:
+    """Make a failed receipt pending again: another announce run was asked for."""
+    update(tx, delivery_id, state=DeliveryState.PENDING.value, error=None, updated_at=tx.now)
+
+
+# What a person can do with a delivery that did not arrive.
+
+
+def retry(tx: Tx, delivery_id: str) -> Receipt:
+    """Put a delivery back in line, as if its parts that did not arrive had never been tried."""
+    delivery = need(tx, delivery_id)
+    _act(tx, DeliveryAction.RETRY, delivery)
+    if delivery.text is None or delivery.channel is None:
+        works = "retry the run that was to write it: runs.retry"
+        raise InvalidRequest(f"cannot retry delivery {delivery_id}: it has no text ({works})", deliveryId=delivery_id)
+    if tx.outlets.limit(delivery.channel) is None:
+        message = f"{no_channel(delivery.channel, tx.outlets)}; re-route it, or configure the channel"
+        raise UnknownChannel(message, deliveryId=delivery_id)
+    tx.run(
+        "UPDATE delivery_parts SET state = 'pending', attempts = 0, error = NULL, waited_ms = 0 "
+        "WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')",
+        delivery_id,
+    )
+    return _back_in_line(tx, delivery)
+
+
+def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
+    """Send a delivery's whole text elsewhere; what did not arrive at the old place is dropped there.
+
+    Raises:
+        UnknownChannel, PolicyDenied: it cannot go there.
+        InvalidRequest: it cannot be re-routed any more, or not yet.
+    """
+    delivery = need(tx, delivery_id)
+    _act(tx, DeliveryAction.REROUTE, delivery)
+    if tx.outlets.limit(address.channel) is None or address.to is None:
+        raise UnknownChannel(no_channel(address.channel, tx.outlets), channel=address.channel[:64])
+    session = sessions.find(tx, delivery.session_key)
+    decision = tx.outlets.decide(delivery.session_key, session.send_policy if session else None, address.channel)
+    tell_shadowed(tx, delivery.session_key, decision)
+    if not decision.allowed:
+        raise PolicyDenied(f"not sent: {decision.reason}", rule=decision.rule, deliveryId=delivery_id)
+    drafts.abandon(tx, delivery)
+    tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state <> 'sent'", delivery_id)
+    tx.run("UPDATE deliveries SET quotes = NULL WHERE id = ?", delivery_id)  # another chat does not have the message
+    moved = hand_over(tx, delivery_id, delivery.text or "", address, at_once=True)
+    return Receipt(moved, parts_of(tx, delivery_id))
+
+
+def drop(tx: Tx, delivery_id: str) -> Receipt:
+    """Settle a delivery as given up; its parts tell how far it came."""
+    _act(tx, DeliveryAction.DROP, need(tx, delivery_id))
+    tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state = 'pending'", delivery_id)
+    dropped = update(tx, delivery_id, state=DeliveryState.DROPPED.value, due_at=None, updated_at=tx.now)
+    return Receipt(dropped, parts_of(tx, delivery_id))
+
+
+def confirm(tx: Tx, delivery_id: str) -> Receipt:
+    """Settle the part of which nobody knew as sent, because a person saw it in the chat, and go on with the rest."""
+    delivery = need(tx, delivery_id)
+    _act(tx, DeliveryAction.CONFIRM, delivery)
+    tx.run(
+        "UPDATE delivery_parts SET state = 'sent', error = ?, note = coalesce(note, ?) "
+        "WHERE delivery_id = ? AND state = 'uncertain'",
+        CONFIRMED,
+        CONFIRMED,
+        delivery_id,
+    )
+    if any(part.state is DeliveryState.PENDING for part in parts_of(tx, delivery_id)):
+        return _back_in_line(tx, delivery)
+    sent = update(tx, delivery_id, state=DeliveryState.SENT.value, due_at=None, error=CONFIRMED, updated_at=tx.now)
+    return Receipt(sent, parts_of(tx, delivery_id))
+
+
+def _act(tx: Tx, action: DeliveryAction, delivery: Delivery) -> None:
+    act(action, delivery, has_channel=delivery.channel is None or tx.outlets.limit(delivery.channel) is not None)
+
+
+def _back_in_line(tx: Tx, delivery: Delivery) -> Receipt:
+    place = lines.take_place(tx, delivery.channel, delivery.account_id, delivery.target, delivery.thread_id)
+    pending = DeliveryState.PENDING.value
+    changed = update(tx, delivery.id, position=place, state=pending, due_at=None, error=None, updated_at=tx.now)
+    return Receipt(changed, parts_of(tx, delivery.id))

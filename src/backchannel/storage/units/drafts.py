@@ -1,0 +1,249 @@
+"""Drafts: the rows by which a reply that is shown while it grows is never posted twice, and never left behind.
+
+`core/drafts.py` decides; this writes. While a row has no message id, this process is posting it: a row that an earlier
+process left so is lost, which `recover` says before anything is sent.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backchannel.core.control_words import is_silent
+from backchannel.core.delivery import Delivery, DeliveryLane, notice_address
+from backchannel.core.drafts import Before, DraftMove, DraftOpening, DraftState, ShownDraft, may_take_over, next_move
+from backchannel.core.facts import DraftChanged
+from backchannel.core.runs import Fence, Run, RunState
+from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.storage.events import ReceiptSettled, RunClosed
+from backchannel.storage.tx import ALIVE, Tx, columns, row_reader
+from backchannel.storage.units import chats, lines, runs, sessions
+from backchannel.storage.units.chats import ChatPlace
+
+_FIELDS = columns(ShownDraft.__struct_fields__)
+_of_row = row_reader(ShownDraft)
+
+
+def find(tx: Tx, run_id: str) -> ShownDraft | None:
+    row = tx.one(f"SELECT {_FIELDS} FROM drafts WHERE run_id = ?", run_id)
+    return None if row is None else _of_row(row)
+
+
+def all_drafts(tx: Tx) -> list[ShownDraft]:
+    return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM drafts ORDER BY run_id")]
+
+
+_UNHELD = f"FROM drafts WHERE run_id NOT IN (SELECT id FROM runs WHERE fence IN ({ALIVE}))"
+LEFT = f"SELECT 1 {_UNHELD}"
+
+
+def left_drafts(tx: Tx) -> list[ShownDraft]:
+    """List the drafts that no process at work looks after."""
+    return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} {_UNHELD} ORDER BY run_id")]
+
+
+def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:
+    """Say how the reply of a run may be shown; where it may be posted, that and its text are written down first."""
+    run = runs.find(tx, fence.run_id)
+    address = None if run is None else _replied_at(run)
+    if run is None or address is None or not tx.outlets.streams(address.channel):
+        return DraftOpening(DraftMove.STOP)
+    if run.state is not RunState.RUNNING or run.fence != fence.number:
+        return DraftOpening(DraftMove.STOP)
+    lane = _current_lane(tx, address)
+    known = find(tx, run.id)
+    move = next_move(known, is_allowed=_is_allowed(tx, run, address), is_line_busy=lines.is_busy(tx, lane))
+    if move is not DraftMove.POST:
+        return DraftOpening(move, known)
+    draft = ShownDraft(
+        run_id=run.id,
+        channel=lane.channel,
+        account_id=lane.account_id,
+        target=lane.to,
+        thread_id=lane.thread_id,
+        place=lines.last_place(tx, lane),
+        text=text,
+    )
+    _insert(tx, draft)
+    return DraftOpening(move, draft)
+
+
+def _insert(tx: Tx, draft: ShownDraft) -> None:
+    tx.run(
+        f"INSERT INTO drafts ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?)",
+        draft.run_id,
+        *draft.lane,
+        draft.place,
+        draft.state.value,
+        draft.message_id,
+        draft.text,
+    )
+
+
+def _replied_at(run: Run) -> Address | None:
+    """Tell to which chat outside the reply of a run goes; None if to none, so that it has no draft either.
+
+    Whether its channel streams is not asked here: a draft of the time when it did is to be settled all the same.
+    """
+    if not run.deliver or run.kind.is_internal or run.reply_to is None:
+        return None
+    address = read_address(run.reply_to)
+    return None if address.to is None or address.channel == WEBCHAT.channel else address
+
+
+def _current_lane(tx: Tx, address: Address) -> DeliveryLane:
+    lane = DeliveryLane.of(address.channel, address.to or "", address.account_id, address.thread_id)
+    moved_to = chats.moved_to(tx, ChatPlace(lane.channel, lane.account_id, lane.to))
+    return lane if moved_to is None else lane._replace(to=moved_to)
+
+
+def _is_allowed(tx: Tx, run: Run, address: Address) -> bool:
+    session = sessions.find(tx, run.session_key)
+    override = None if session is None else session.send_policy
+    return tx.outlets.decide(run.session_key, override, address.channel).allowed
+
+
+# What the platform answered
+
+
+def shown(tx: Tx, run_id: str, message_id: str) -> ShownDraft | None:
+    """Write down the platform's id of a draft that was posted; if its run has ended without a reply, it is removed."""
+    row = tx.one(f"UPDATE drafts SET message_id = ? WHERE run_id = ? RETURNING {_FIELDS}", message_id, run_id)
+    draft = None if row is None else _of_row(row)
+    if draft is not None:
+        tx.tell(DraftChanged(draft))
+    return draft
+
+
+def forget(tx: Tx, run_id: str) -> None:
+    """Forget a draft: it was surely not taken, or another row says what becomes of it, or it is gone from its chat."""
+    row = tx.one(f"DELETE FROM drafts WHERE run_id = ? RETURNING {_FIELDS}", run_id)
+    if row is not None:
+        tx.tell(DraftChanged(replace(_of_row(row), state=DraftState.REMOVED)))
+
+
+def lose(tx: Tx, run_id: str) -> None:
+    """Write down that nobody knows whether a draft was taken: none is posted for its run again."""
+    row = tx.one(
+        f"UPDATE drafts SET state = 'lost' WHERE run_id = ? AND state IN ('growing', 'final') RETURNING {_FIELDS}",
+        run_id,
+    )
+    if row is None:
+        forget(tx, run_id)  # its run has ended without a reply, and does not ask any more
+    else:
+        tx.tell(DraftChanged(_of_row(row)))
+
+
+# What becomes of it
+
+
+def run_closed(tx: Tx, event: RunClosed) -> None:
+    """Decide on the draft of a run that has ended; where a delivery follows, that has taken it over, or will.
+
+    What a person has read of a reply that was stopped stays: it is in the transcript too.
+    """
+    run = event.run
+    if _replied_at(run) is None or (draft := find(tx, run.id)) is None or draft.delivery_id is not None:
+        return
+    if draft.state is DraftState.REMOVING:
+        return
+    if tx.tells_failures and notice_address(run) is not None:
+        return  # the notice takes it over, in the same commit
+    is_kept = run.state is RunState.ABORTED and not is_silent(run.reply)
+    if is_kept:
+        forget(tx, run.id)
+    else:
+        _remove(tx, draft)
+
+
+def take_over(tx: Tx, run: Run, delivery: Delivery) -> None:
+    """Let the delivery that ends a run take the place of its draft, if it has one."""
+    if _replied_at(run) is None or (draft := find(tx, run.id)) is None:
+        return
+    if draft.state in (DraftState.GROWING, DraftState.LOST):
+        state = DraftState.LOST if draft.state is DraftState.LOST else DraftState.FINAL
+        tx.run("UPDATE drafts SET state = ?, delivery_id = ? WHERE run_id = ?", state.value, delivery.id, run.id)
+
+
+def claimed(tx: Tx, delivery: Delivery) -> Before:
+    """Give the draft that the first part of a delivery edits, or that is lost, and forget it: the part keeps its id."""
+    if delivery.run_id is None or delivery.channel == WEBCHAT.channel:
+        return Before()
+    draft = _of_delivery(tx, delivery)
+    if draft is None:
+        return Before()
+    if draft.state is DraftState.LOST:
+        forget(tx, draft.run_id)
+        return Before(lost=draft)
+    if may_take_over(draft, delivery):
+        forget(tx, draft.run_id)
+        return Before(draft_id=draft.message_id)
+    _remove(tx, draft)
+    has_moved = chats.moved_to(tx, ChatPlace(draft.channel, draft.account_id, draft.target)) is not None
+    return Before(is_left_behind=has_moved and draft.message_id is not None)
+
+
+def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
+    """Remove the draft of a reply that is not sent after all: the send policy forbids it, or its channel is gone."""
+    delivery = event.delivery
+    if delivery.run_id is None or delivery.channel in (None, WEBCHAT.channel):
+        return
+    if (draft := _of_delivery(tx, delivery)) is not None:
+        _remove(tx, draft)
+
+
+def abandon(tx: Tx, delivery: Delivery) -> None:
+    """Remove the draft that a part of a delivery was to edit, because that is posted: here, or elsewhere."""
+    row = tx.one(
+        "SELECT draft_id FROM delivery_parts WHERE delivery_id = ? AND draft_id IS NOT NULL AND state <> 'sent'",
+        delivery.id,
+    )
+    lane = delivery.lane
+    if row is None or lane is None or delivery.run_id is None or find(tx, delivery.run_id) is not None:
+        return
+    draft = ShownDraft(
+        run_id=delivery.run_id,
+        channel=lane.channel,
+        account_id=lane.account_id,
+        target=lane.to,
+        thread_id=lane.thread_id,
+        place=0,
+        message_id=row[0],
+    )
+    _insert(tx, draft)
+    _remove(tx, draft)
+
+
+def _of_delivery(tx: Tx, delivery: Delivery) -> ShownDraft | None:
+    row = tx.one(f"SELECT {_FIELDS} FROM drafts WHERE delivery_id = ?", delivery.id)
+    return None if row is None else _of_row(row)
+
+
+def _remove(tx: Tx, draft: ShownDraft) -> None:
+    """Let a draft be removed; one that is being posted is, once its id is known, and one that is lost cannot be."""
+    if draft.state is DraftState.LOST:
+        forget(tx, draft.run_id)
+        return
+    row = tx.one(
+        f"UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE run_id = ? RETURNING {_FIELDS}", draft.run_id
+    )
+    if row is not None and draft.message_id is not None:
+        tx.tell(DraftChanged(_of_row(row)))
+
+
+# After a crash
+
+
+def recover(tx: Tx) -> list[ShownDraft]:
+    """Decide on the drafts that an earlier process left, and return those that are lost.
+
+    Those of a channel that does not stream any more are removed: nothing will take their place. What is lost stays
+    written down until its run has ended and its reply was sent.
+    """
+    left = left_drafts(tx)
+    lost = [draft for draft in left if draft.message_id is None and draft.state is not DraftState.LOST]
+    for draft in lost:
+        lose(tx, draft.run_id)
+    for draft in left:
+        if draft.message_id is not None and not tx.outlets.streams(draft.channel):
+            _remove(tx, draft)
+    return lost

@@ -1,0 +1,141 @@
+"""What an exchange and a spawn have in common: each step is taken in the commit of what caused it.
+
+`core/exchange.py` and `core/spawn.py` decide; this executes. A flow is a row whose body is its state. Whatever ends a
+run, a wait or a session has it advanced from its own unit, so that "the run ended" and "the next one is queued" are
+one commit. What only one of the two does is in `exchanges.py` and `spawns.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from msgspec.structs import replace
+
+from backchannel.core.exchange_values import Exchange
+from backchannel.core.flow import AbortRun, QueueRun, Settle
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, Provenance, Role, TextBlock
+from backchannel.core.runs import FlowCall, RunRequest
+from backchannel.core.spawn_values import Spawn
+from backchannel.storage.ids import new_id
+from backchannel.storage.tx import Tx
+from backchannel.storage.units import deliveries, idempotency, inbox, runs
+
+F = TypeVar("F", Exchange, Spawn)
+E = TypeVar("E")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowKind(Generic[F, E, A]):
+    """One of the two flows: where its rows are, what moves it, and what it does besides queueing and stopping runs."""
+
+    table: str
+    runs_as: str
+    """The column of its runs that names the flow."""
+    read: Callable[[str], F]
+    write: Callable[[F, str | None], str]
+    """Writes it; over the body that it was read from, if it was."""
+    step: Callable[[Tx, F, E], tuple[F, tuple[A, ...]]]
+    tell: Callable[[Tx, F], None] = lambda tx, flow: None
+    """Records that the flow has changed, where that is worth a fact of its own."""
+    perform: Callable[[Tx, F, str, A], None]
+    """Does what is the flow's own about an action, after what both do; gets the id of its receipt."""
+    columns: tuple[str, ...] = ()
+    """Of its values, those that are columns too, besides its state."""
+
+
+def find(tx: Tx, kind: FlowKind[F, E, A], flow_id: str) -> F | None:
+    row = tx.one(f"SELECT body FROM {kind.table} WHERE id = ?", flow_id)
+    return None if row is None else kind.read(row[0])
+
+
+def repeat(tx: Tx, kind: FlowKind[F, E, A], call: FlowCall) -> F | None:
+    """Find what the same call has started before.
+
+    Raises:
+        IdempotencyConflict: its key stands for something else.
+    """
+    if call.digest is not None:
+        idempotency.find_run(tx, call.run_id, call.digest)
+    return find(tx, kind, call.flow_id)
+
+
+def advance(tx: Tx, kind: FlowKind[F, E, A], flow_id: str, event: E) -> None:
+    """Take a flow on by what has happened; an event that changes nothing does nothing."""
+    row = tx.one(f"SELECT body, delivery_id FROM {kind.table} WHERE id = ?", flow_id)
+    if row is None:
+        return
+    before = kind.read(row[0])
+    flow, actions = _named(tx, *kind.step(tx, before, event))
+    if flow == before:
+        return
+    sets = "".join(f", {name} = ?" for name in kind.columns)
+    tx.run(
+        f"UPDATE {kind.table} SET state = ?{sets}, body = ?, updated_at = ? WHERE id = ?",
+        flow.state.value,
+        *(getattr(flow, name) for name in kind.columns),
+        kind.write(flow, row[0]),
+        tx.now,
+        flow_id,
+    )
+    kind.tell(tx, flow)
+    perform(tx, kind, flow, str(row[1]), actions)
+
+
+def _named(tx: Tx, flow: F, actions: Sequence[A]) -> tuple[F, list[A]]:
+    """Give the run that is to be queued an id that no client has taken."""
+    named: list[A] = []
+    for action in actions:
+        if isinstance(action, QueueRun):
+            action = replace(action, id=runs.free_id(tx, action.id))
+            flow = replace(flow, run_id=action.id)
+        named.append(action)
+    return flow, named
+
+
+def perform(tx: Tx, kind: FlowKind[F, E, A], flow: F, delivery_id: str, actions: Sequence[A]) -> None:
+    """Do what a step asks for, in order."""
+    for action in actions:
+        match action:
+            case QueueRun():
+                runs.queue_step(tx, replace(request_of(action), **{kind.runs_as: flow.id}))
+            case AbortRun():
+                _abort(tx, action)
+            case Settle():
+                deliveries.settle(tx, delivery_id, action.outcome.value, action.reason)
+        kind.perform(tx, flow, delivery_id, action)
+
+
+def request_of(action: QueueRun) -> RunRequest:
+    """Read the run that a flow asks for as a request."""
+    return RunRequest(
+        key=action.key,
+        content=tuple(TextBlock(text=text) for text in action.texts),
+        provenance=action.provenance,
+        kind=action.kind,
+        id=action.id,
+        timeout_s=action.timeout_s,
+        reply_to=action.reply_to,
+        chain=action.chain,
+    )
+
+
+def _abort(tx: Tx, action: AbortRun) -> None:
+    run = runs.need(tx, action.run_id)
+    if not run.is_finished and (action.even_running or run.session_id is None):
+        runs.request_abort(tx, run.session_key, run.id)
+
+
+def make_note(tx: Tx, text: str, provenance: Provenance) -> Message:
+    """Make the message of a note that a flow leaves for a session."""
+    return Message(
+        id=new_id(), role=Role.USER, content=(TextBlock(text=text),), timestamp=tx.now, provenance=provenance
+    )
+
+
+def add_note(tx: Tx, key: SessionKey, text: str, provenance: Provenance) -> None:
+    """Put a note into a session's inbox, if the session is still there."""
+    inbox.add_if_kept(tx, key, make_note(tx, text, provenance))

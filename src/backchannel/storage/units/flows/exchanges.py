@@ -1,0 +1,365 @@
+"""Exchanges: what `sessions_send` started, and what moves them.
+
+`core/exchange.py` decides, `flows.py` takes a step, in the commit of what caused it: "the primary run ended" and
+"turn 1 waits in the requester's inbox" are one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backchannel.core.contracts import Check
+from backchannel.core.delivery import Delivery, DeliveryState, Receipt
+from backchannel.core.exchange import open_exchange, step, why_not_retried
+from backchannel.core.exchange_values import (
+    Action,
+    AddNote,
+    Ask,
+    Change,
+    Deliver,
+    Event,
+    Exchange,
+    ExchangeRecord,
+    Opened,
+    Party,
+    Reopen,
+    Retried,
+    SendRequest,
+    SessionInterrupted,
+    Stepped,
+    WaitEnd,
+    WaitEnded,
+    read_exchange,
+    write_exchange,
+)
+from backchannel.core.facts import SessionChanged
+from backchannel.core.flow import Refused, RunEnded
+from backchannel.core.keys import SessionKey, row_channel
+from backchannel.core.limits import ExchangeLimitSettings, Wait
+from backchannel.core.runs import Run
+from backchannel.core.sessions import Session, read_address
+from backchannel.core.text import quoted
+from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
+from backchannel.storage.events import CallClosed, RunClosed, RunRetried
+from backchannel.storage.ids import new_id
+from backchannel.storage.tx import LIVE, Tx, required, tell_shadowed
+from backchannel.storage.units import deliveries, flows, idempotency, runs, sessions
+from backchannel.storage.units.flows import chains
+
+
+def record_wait(tx: Tx, call_id: str) -> None:
+    """Record that the calling run waits under its current fence, so that recovery does not count a crash against it."""
+    tx.run(
+        "UPDATE waits SET fence = "
+        "coalesce((SELECT r.fence FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?), 0) "
+        "WHERE call_id = ?",
+        call_id,
+        call_id,
+    )
+
+
+def look(tx: Tx, exchange_id: str) -> Opened:
+    """Load an exchange with its primary run, its receipt and its wait."""
+    body, delivery_id = required(tx.one("SELECT body, delivery_id FROM exchanges WHERE id = ?", exchange_id))
+    exchange = read_exchange(body)
+    (state,) = required(tx.one("SELECT state FROM deliveries WHERE id = ?", delivery_id))
+    wait = tx.one("SELECT until_at FROM waits WHERE call_id = ?", exchange.call_id) if exchange.call_id else None
+    return Opened(exchange, runs.need(tx, exchange.primary_run), delivery_id, state, None if wait is None else wait[0])
+
+
+def sent_by(tx: Tx, call_id: str) -> Opened | None:
+    """Load the exchange that a tool call has opened, if it has."""
+    row = tx.one("SELECT id FROM exchanges WHERE call_id = ?", call_id)
+    return None if row is None else look(tx, row[0])
+
+
+def repeat(tx: Tx, call_id: str) -> Opened | None:
+    """Resume a call that was made before a crash: what it has sent stays sent, and it keeps waiting if it did."""
+    opened = sent_by(tx, call_id)
+    if opened is not None:
+        record_wait(tx, call_id)
+    return opened
+
+
+def describe_call(tx: Tx, call_id: str) -> str | None:
+    """Describe what a call has sent, for a call that cannot return its result; None when it has sent nothing."""
+    opened = sent_by(tx, call_id)
+    if opened is None:
+        return None
+    run, name = opened.run, opened.exchange.target.name
+    state = f"it has ended as {run.state}" if run.is_finished else f"it is still {run.state}"
+    return (
+        f"its message was sent to session {name!r} as run {run.id!r} ({state}): do not send it again, "
+        "what is replied comes as a message of its own"
+    )
+
+
+def story(tx: Tx, exchange_id: str | None = None, run_id: str | None = None) -> ExchangeRecord:
+    """Load an exchange, by its id or by one of its runs, with its runs and its receipt.
+
+    Raises:
+        ExchangeNotFound: there is none.
+    """
+    row = tx.one(
+        "SELECT body, delivery_id, created_at, updated_at FROM exchanges "
+        "WHERE id = coalesce(?, (SELECT exchange_id FROM runs WHERE id = ?))",
+        exchange_id,
+        run_id,
+    )
+    if row is None:
+        named = (
+            f"no exchange {quoted(exchange_id)}" if exchange_id else f"no exchange has the run {quoted(run_id or '')}"
+        )
+        raise ExchangeNotFound(f"{named}: pass the runId that sessions_send returned")
+    body, delivery_id, created_at, updated_at = row
+    exchange = read_exchange(body)
+    runs_of_it = runs.of_exchange(tx, exchange.id)
+    return ExchangeRecord(exchange, runs_of_it, deliveries.receipt(tx, delivery_id), created_at, updated_at)
+
+
+# What happens to an exchange
+
+
+def run_ended(tx: Tx, event: RunClosed) -> None:
+    """Take an exchange on, now that one of its runs has ended."""
+    run = event.run
+    if run.exchange_id is not None:
+        ended = RunEnded(
+            run_id=run.id,
+            state=run.state,
+            reply=run.reply,
+            error=run.error,
+            has_started=run.session_id is not None,
+        )
+        flows.advance(tx, KIND, run.exchange_id, ended)
+
+
+def check_retry(tx: Tx, run: Run) -> None:
+    """Refuse to retry a run whose exchange would ignore its end.
+
+    Raises:
+        InvalidRequest: the message says where the exchange is.
+    """
+    exchange = None if run.exchange_id is None else flows.find(tx, KIND, run.exchange_id)
+    if exchange is not None and (why := why_not_retried(exchange, run.id)) is not None:
+        raise InvalidRequest(f"run {run.id!r} cannot be retried: {why}", runId=run.id)
+
+
+def run_retried(tx: Tx, event: RunRetried) -> None:
+    """Take an exchange up again whose failed run a person retries."""
+    run = event.run
+    if run.exchange_id is not None:
+        flows.advance(tx, KIND, run.exchange_id, Retried(run_id=run.id))
+
+
+def announce_again(tx: Tx, delivery: Delivery) -> bool:
+    """Ask for an announce once more whose run failed; False when the receipt has its text, or is not one of these."""
+    if delivery.exchange_id is None or delivery.text is not None or delivery.state is not DeliveryState.FAILED:
+        return False
+    flows.advance(tx, KIND, delivery.exchange_id, Retried())
+    return True
+
+
+def retry_delivery(tx: Tx, delivery_id: str) -> Receipt:
+    """Put a delivery back in line; one whose announce run failed has that run again."""
+    if announce_again(tx, deliveries.need(tx, delivery_id)):
+        return deliveries.receipt(tx, delivery_id)
+    return deliveries.retry(tx, delivery_id)
+
+
+def expire_wait(tx: Tx, exchange_id: str) -> Opened:
+    """End a wait whose time ran out, unless the run has ended by now: then its outcome counts."""
+    opened = look(tx, exchange_id)
+    if opened.run.is_finished:
+        return opened
+    if opened.exchange.call_id is not None:
+        tx.run("DELETE FROM waits WHERE call_id = ?", opened.exchange.call_id)
+    flows.advance(tx, KIND, exchange_id, WaitEnded(WaitEnd.EXPIRED))
+    return look(tx, exchange_id)
+
+
+def call_ended(tx: Tx, event: CallClosed) -> None:
+    """A tool call that may have been waiting has its result, or will never have it."""
+    call_id = event.call_id
+    row = tx.one("SELECT r.exchange_id FROM waits w JOIN runs r ON r.id = w.run_id WHERE w.call_id = ?", call_id)
+    if row is not None:
+        tx.run("DELETE FROM waits WHERE call_id = ?", call_id)
+        flows.advance(tx, KIND, row[0], WaitEnded(event.how))
+
+
+def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str]:
+    """Name some of a session's open exchanges that were there at a time, in the order of their ids."""
+    rows = tx.all(
+        "SELECT id FROM exchanges WHERE requester_key = ? AND state <> 'done' AND created_at <= ? AND id > ? "
+        "UNION SELECT id FROM exchanges WHERE target_key = ? AND state <> 'done' AND created_at <= ? AND id > ? "
+        "ORDER BY 1 LIMIT ?",
+        *(key, until, after) * 2,
+        limit,
+    )
+    return [exchange_id for (exchange_id,) in rows]
+
+
+def session_interrupted(tx: Tx, exchange_id: str, key: SessionKey, change: Change, active_run: str | None) -> None:
+    """Shorten an exchange, one of whose sessions was reset, stopped or deleted."""
+    flows.advance(tx, KIND, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run))
+
+
+def _step(tx: Tx, exchange: Exchange, event: Event) -> Stepped:
+    target = sessions.find(tx, str(exchange.target.key))
+    return step(exchange, event, target.address if target else None)
+
+
+def _perform(tx: Tx, exchange: Exchange, delivery_id: str, action: Action) -> None:
+    match action:
+        case AddNote():
+            flows.add_note(tx, action.key, action.text, action.provenance)
+        case Deliver():
+            deliveries.hand_over(tx, delivery_id, action.text, action.address, run_id=action.run_id)
+        case Reopen():
+            deliveries.reopen(tx, delivery_id)
+
+
+def _tell(tx: Tx, exchange: Exchange) -> None:
+    tx.tell(SessionChanged(str(exchange.target.key), "exchange"))  # also where no run begins or ends with it
+
+
+KIND = flows.FlowKind(
+    table="exchanges",
+    runs_as="exchange_id",
+    read=read_exchange,
+    write=write_exchange,
+    step=_step,
+    tell=_tell,
+    perform=_perform,
+    columns=("turn",),
+)
+# A send is accepted: who asks whom, whether they may, and all that it starts, in one unit.
+
+
+def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Opened | Refused:
+    """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
+    call = ask.call
+    if flows.repeat(tx, KIND, call) is not None:
+        return look(tx, call.flow_id)
+    calling_run = None if call.calling_run is None else runs.need(tx, call.calling_run)
+    if calling_run is not None:
+        _check_at_work(calling_run)
+    target = _target(tx, ask.target, ask.target_session_id)
+    show = chains.shown(tx.scheme)
+    request = SendRequest(
+        exchange_id=call.flow_id,
+        # A key of a client is the id of its run, and was looked at above.
+        run_id=call.run_id if call.digest is not None else runs.free_id(tx, call.run_id),
+        requester=None if ask.requester is None else _requester(tx, ask.requester, show),
+        target=_as_party(ask.target, target, show),
+        message=ask.message,
+        call_id=call.call_id,
+        is_waiting=ask.wait_ms > 0,
+        address=target.address if target else None,
+        origin=chains.lineage(tx, call.calling_run, show),
+        reply_to=None if calling_run is None or calling_run.reply_to is None else read_address(calling_run.reply_to),
+    )
+    opened = open_exchange(request, _waits(tx), limits, show)
+    if isinstance(opened, Refused):
+        return opened
+    # Made only now: a send that is refused leaves nothing behind.
+    tell_shadowed(tx, str(ask.target), check(sessions.ensure(tx, ask.target)))
+    exchange, actions = opened
+    delivery_id = _insert(tx, exchange, ask)
+    if call.digest is not None:
+        idempotency.remember_run(tx, call.run_id, call.digest)
+    flows.perform(tx, KIND, exchange, delivery_id, actions)
+    return look(tx, exchange.id)
+
+
+def _check_at_work(run: Run) -> None:
+    """Refuse a send that comes after its run has ended, or was asked to stop: its call is closed, or about to be.
+
+    Raises:
+        FenceLost, StopRequested
+    """
+    if run.is_finished:
+        raise FenceLost(run.id)
+    if run.abort_requested:
+        raise StopRequested(run.id)
+
+
+def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> str:
+    """Write an exchange with its receipt and its wait; returns the receipt's id."""
+    delivery_id = new_id()
+    requester = None if ask.requester is None else str(ask.requester)
+    tx.run(
+        "INSERT INTO exchanges "
+        "(id, requester_key, target_key, state, turn, body, call_id, delivery_id, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        exchange.id,
+        requester,
+        str(ask.target),
+        exchange.state.value,
+        exchange.turn,
+        write_exchange(exchange),
+        exchange.call_id,
+        delivery_id,
+        tx.now,
+        tx.now,
+    )
+    deliveries.open_receipt(tx, delivery_id, str(ask.target), exchange.id)
+    if ask.wait_ms > 0 and exchange.call_id is not None:
+        tx.run(
+            "INSERT INTO waits (call_id, waiter_key, target_key, run_id, until_at) VALUES (?, ?, ?, ?, ?)",
+            exchange.call_id,
+            requester,
+            str(ask.target),
+            exchange.primary_run,
+            tx.now + ask.wait_ms,
+        )
+        record_wait(tx, exchange.call_id)
+    return delivery_id
+
+
+def _target(tx: Tx, key: SessionKey, session_id: str | None) -> Session | None:
+    """Load the session to send to; None is the main session of an agent before its first message.
+
+    Raises:
+        SessionIdReplaced: it was named by an id that it has no more.
+        SessionNotFound: it is not there any more.
+    """
+    session = sessions.find(tx, str(key))
+    sessions.check_current(tx, str(key), session, session_id)
+    is_there = session is not None and session.archived_at is None and not session.deleting
+    if not is_there and not tx.scheme.is_main(key):
+        raise SessionNotFound(f"there is no session {str(key)!r} any more: it was deleted", sessionKey=str(key))
+    return session
+
+
+def _requester(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party:
+    """Tell who asks. The main session of an agent may ask before its first message, and the call does not make it.
+
+    Raises:
+        SessionNotFound: it does not exist, or is archived.
+    """
+    session = sessions.find(tx, str(key))
+    if not tx.scheme.is_main(key) and (session is None or session.archived_at is not None):
+        raise SessionNotFound(f"there is no session {show(str(key))!r} to send as", sessionKey=str(key))
+    return _as_party(key, session, show)
+
+
+def _as_party(key: SessionKey, session: Session | None, show: Callable[[str], str]) -> Party:
+    name = show(str(key))
+    channel = "unknown" if session is None else _channel(session)
+    return Party(key=key, channel=channel, shown=None if name == str(key) else name)
+
+
+def _channel(session: Session) -> str:
+    address = session.address
+    return row_channel(session.key, session.kind, session.channel, address.channel if address else None)
+
+
+def _waits(tx: Tx) -> list[Wait]:
+    """List which session waits for which; one that has its answer and only needs a slot is not waiting."""
+    rows = tx.all(
+        "SELECT w.waiter_key, w.target_key FROM waits w JOIN runs r ON r.id = w.run_id "
+        f"WHERE w.until_at > ? AND r.{LIVE}",
+        tx.now,
+    )
+    return [Wait(*row) for row in rows]

@@ -1,0 +1,109 @@
+"""Stopping, resetting and deleting a session: what it takes part in is ended, a bounded part in each commit.
+
+A session may have tens of thousands of open exchanges and queued runs, and a unit holds the event loop. So the first
+commit, which is answered, ends a bounded number of them and sets a timer that is due at once for the rest. The timer's
+row holds all that a later part needs, also after a crash. For most sessions the first part is all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.exchange_values import Change
+from backchannel.core.keys import SessionKey
+from backchannel.core.sessions import Session
+from backchannel.core.stored import StoredForm
+from backchannel.storage.tx import LIVE, Tx, required
+from backchannel.storage.units import runs, sessions, timers
+from backchannel.storage.units.flows import exchanges
+
+TIMER = "interrupt"
+PART = 64
+"""How many exchanges and runs one commit ends: some 20 ms."""
+
+_ENDED_BY = {
+    Change.STOP: "(kind IN ('turn', 'wake') OR spawn_id IS NOT NULL)",
+    # In the new transcript a sub-agent would know nothing of the work that it is asked to report, and a run that was
+    # set aside nothing of the calls that it has made: it would make them once more.
+    Change.RESET: "((kind = 'announce' AND spawn_id IS NOT NULL) OR step > 0)",
+    Change.DELETE: "1 = 1",
+}
+"""Which of a session's runs a change ends besides the active one; people's messages stay, but for a deletion."""
+
+
+class Rest(msgspec.Struct, frozen=True, array_like=True):
+    """What is left of an interruption: all that the session had at this time, past this exchange."""
+
+    key: str
+    change: Change
+    at: int
+    last_run: int
+    active_run: str | None
+    after: str = ""
+
+
+_STORED: StoredForm[Rest] = StoredForm(Rest)
+
+
+def begin(tx: Tx, session: Session, change: Change) -> None:
+    """End what a change of its session ends; exchanges are shortened before their runs are stopped."""
+    (last_run,) = required(tx.one("SELECT coalesce(max(position), 0) FROM runs"))
+    rest = Rest(session.key, change, tx.now, int(last_run), session.running_run)
+    if session.running_run is not None:
+        _end_run(tx, rest, session.running_run)
+    _do_part(tx, rest)
+
+
+def due(tx: Tx, ref: str) -> None:
+    """Do the next part of an interruption."""
+    _do_part(tx, _STORED.read(ref), ref)
+
+
+def count_runs(tx: Tx, session: Session, change: Change) -> int:
+    """Tell how many runs a change would end in a session that nobody has asked to stop yet."""
+    (active,) = required(tx.one("SELECT count(*) FROM runs WHERE id = ? AND abort_requested = 0", session.running_run))
+    (others,) = required(
+        tx.one(
+            f"SELECT count(*) FROM runs WHERE session_key = ? AND {LIVE} AND abort_requested = 0 AND id <> ? "
+            f"AND {_ENDED_BY[change]}",
+            session.key,
+            session.running_run or "",
+        )
+    )
+    return int(active) + int(others)
+
+
+def _do_part(tx: Tx, rest: Rest, stored: str | None = None) -> None:
+    shortened = exchanges.open_of(tx, rest.key, until=rest.at, after=rest.after, limit=PART)
+    for exchange_id in shortened:
+        _shorten(tx, rest, exchange_id)
+    ended = _next_runs(tx, rest, PART - len(shortened))
+    for run_id in ended:
+        _end_run(tx, rest, run_id)
+    if len(shortened) + len(ended) == PART:
+        left = msgspec.structs.replace(rest, after=shortened[-1] if shortened else rest.after)
+        timers.set_timer(tx, TIMER, _STORED.write(left, stored), tx.now)
+    elif rest.change is Change.DELETE:
+        sessions.archive_when_idle(tx, sessions.required_session(tx, rest.key))
+
+
+def _next_runs(tx: Tx, rest: Rest, limit: int) -> list[str]:
+    rows = tx.all(
+        f"SELECT id FROM runs WHERE session_key = ? AND {LIVE} AND position <= ? AND abort_requested = 0 "
+        f"AND {_ENDED_BY[rest.change]} ORDER BY position LIMIT ?",
+        rest.key,
+        rest.last_run,
+        limit,
+    )
+    return [run_id for (run_id,) in rows]
+
+
+def _end_run(tx: Tx, rest: Rest, run_id: str) -> None:
+    run = runs.need(tx, run_id)
+    if run.exchange_id is not None:
+        _shorten(tx, rest, run.exchange_id)
+    runs.request_abort(tx, rest.key, run_id)
+
+
+def _shorten(tx: Tx, rest: Rest, exchange_id: str) -> None:
+    exchanges.session_interrupted(tx, exchange_id, SessionKey.stored(rest.key), rest.change, rest.active_run)

@@ -1,0 +1,240 @@
+"""Taking sessions from elsewhere: their messages in batches, and the session itself with the last of them.
+
+While a session is being imported its transcript has no session row, so that half of it is never listed. An import that
+is repeated, after a crash or on purpose, offers all messages again, in order. Those that are stored are found by their
+ids and places, and only what follows them is written. What is stored must be the beginning of what is offered (or the
+other way round: then nothing is missing). Where the two differ, both have gone on, and nothing is written.
+
+A session whose key belongs to another session here is imported under a key made of its session id.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from backchannel.core.facts import SessionChanged
+from backchannel.core.headers import new_mark
+from backchannel.core.keys import Kind
+from backchannel.core.messages import Message, encode_message
+from backchannel.core.sessions import Session
+from backchannel.openclaw.entries import imported_key
+from backchannel.storage.tx import Tx, required
+from backchannel.storage.units import sessions
+
+IMPORTING = "importing"
+"""How a transcript is marked as ended while its session is not here yet."""
+
+
+class ImportStanding(StrEnum):
+    """What is here of a session that is offered."""
+
+    NEW = "new"
+    HALF = "half"
+    HERE = "here"
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """A message that is offered, and the ids it may get: the first that no other message has."""
+
+    line: int
+    ids: tuple[str, ...]
+    message: Message
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Some messages of a transcript, in order; `place` is the number that the first of them has."""
+
+    place: int
+    offered: Sequence[Offered]
+    is_last: bool
+
+
+class TakenBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a batch."""
+
+    standing: ImportStanding
+    key: str
+    """The key under which it is taken."""
+    place: int = 0
+    """The number of the message that comes next."""
+    written: int = 0
+    without_id: tuple[int, ...] = ()
+    """Lines whose messages could not be told from others."""
+    refusal: str | None = None
+    """Why nothing of the session was taken."""
+    starts_over: bool = False
+    """Half of a session was here that was not the beginning of this one: it is gone, offer all of it again."""
+    label_holder: str | None = None
+    """The session that has the label, which this one therefore does not get."""
+
+
+def take(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
+    """Write what is missing of a batch, and with the last one the session."""
+    session = _with_free_key(tx, session)
+    here = _look(tx, session)
+    if here.standing is ImportStanding.NEW and here.refusal is None:
+        _begin(tx, session)
+    taken = _place(tx, session, batch, here, writes=True)
+    if taken.starts_over:
+        _clear(tx, session.session_id)
+    if taken.refusal is not None or taken.starts_over or not batch.is_last:
+        return taken
+    if here.standing is ImportStanding.HERE:
+        _touch(tx, session, taken.written)
+        return taken
+    return msgspec.structs.replace(taken, label_holder=_finish(tx, session))
+
+
+def rehearse(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
+    """Return what `take` would do; nothing is written (a dry run)."""
+    session = _with_free_key(tx, session)
+    here = _look(tx, session)
+    taken = _place(tx, session, batch, here, writes=False)
+    if taken.starts_over:
+        taken = _place(tx, session, batch, _Here(here.standing), writes=False)
+    if taken.refusal is None and batch.is_last and here.standing is not ImportStanding.HERE:
+        return msgspec.structs.replace(taken, label_holder=_label_holder(tx, session))
+    return taken
+
+
+def _with_free_key(tx: Tx, session: Session) -> Session:
+    """Give a session a key of its own if another has the one it would get, or if it was given one before."""
+    own = str(imported_key(session.agent_id, session.session_id))
+    holder = sessions.find(tx, session.key)
+    is_free = holder is None or holder.session_id == session.session_id
+    if is_free and sessions.find(tx, own) is None:
+        return session
+    return msgspec.structs.replace(session, key=own, kind=Kind.OTHER.value, channel=None)
+
+
+class _Here(msgspec.Struct, frozen=True):
+    standing: ImportStanding
+    next_seq: int = 0
+    refusal: str | None = None
+    is_closed: bool = False
+    """Whether nothing is ever written to it again."""
+
+
+def _look(tx: Tx, session: Session) -> _Here:
+    holder = sessions.find(tx, session.key)
+    if holder is not None and holder.session_id != session.session_id:
+        return _Here(ImportStanding.NEW, refusal=f"the key exists here with session id {holder.session_id}")
+    row = tx.one("SELECT key, next_seq, end_reason FROM session_ids WHERE session_id = ?", session.session_id)
+    if row is None:
+        return _Here(ImportStanding.NEW)
+    key, next_seq, reason = row
+    if reason == IMPORTING:
+        return _Here(ImportStanding.HALF, next_seq)
+    if holder is None:
+        return _Here(ImportStanding.NEW, refusal=f"its session id belongs to {key} here")
+    return _Here(ImportStanding.HERE, next_seq, is_closed=holder.archived_at is not None or holder.deleting)
+
+
+def _begin(tx: Tx, session: Session) -> None:
+    tx.run(
+        "INSERT INTO session_ids (session_id, key, mark, created_at, ended_at, end_reason) VALUES (?, ?, ?, ?, ?, ?)",
+        session.session_id,
+        session.key,
+        new_mark(os.urandom(10)),
+        session.created_at,
+        tx.now,
+        IMPORTING,
+    )
+
+
+def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool) -> TakenBatch:
+    """Find each message of a batch at its place, and write those that come after all that is here."""
+    if here.refusal is not None:
+        return TakenBatch(standing=here.standing, key=session.key, refusal=here.refusal)
+    place, written = batch.place, 0
+    without_id: list[int] = []
+    for offered in batch.offered:
+        id, is_here = _choose_id(tx, session.session_id, place, offered.ids)
+        if id is None:
+            without_id.append(offered.line)
+            continue
+        if not is_here and place < here.next_seq:
+            return _differs(session, here, place)
+        if not is_here and here.is_closed:
+            reason = "it was deleted here, and nothing is added to it any more"
+            return TakenBatch(standing=here.standing, key=session.key, refusal=reason)
+        if not is_here and writes:
+            _insert(tx, session.session_id, place, msgspec.structs.replace(offered.message, id=id))
+        place, written = place + 1, written + (not is_here)
+    if writes and written:
+        # No fact is told of each message: the file is written anew when all of them are here.
+        tx.run("UPDATE session_ids SET next_seq = ? WHERE session_id = ?", place, session.session_id)
+    return TakenBatch(
+        standing=here.standing, key=session.key, place=place, written=written, without_id=tuple(without_id)
+    )
+
+
+def _differs(session: Session, here: _Here, place: int) -> TakenBatch:
+    if here.standing is ImportStanding.HALF:  # nobody has seen that half
+        return TakenBatch(standing=here.standing, key=session.key, starts_over=True)
+    reason = f"it has gone on here since it was taken: the two differ from message {place + 1} on"
+    return TakenBatch(standing=here.standing, key=session.key, refusal=reason)
+
+
+def _choose_id(tx: Tx, session_id: str, place: int, ids: Sequence[str]) -> tuple[str | None, bool]:
+    """Choose the first id that is free, or that this very message has already; also tells which."""
+    for id in ids:
+        row = tx.one("SELECT session_id, seq FROM messages WHERE id = ?", id)
+        if row is None or row == (session_id, place):
+            return id, row is not None
+    return None, False
+
+
+def _insert(tx: Tx, session_id: str, place: int, message: Message) -> None:
+    tx.run(
+        "INSERT INTO messages (session_id, seq, id, role, body) VALUES (?, ?, ?, ?, ?)",
+        session_id,
+        place,
+        message.id,
+        message.role.value,
+        encode_message(message).decode(),
+    )
+
+
+def _clear(tx: Tx, session_id: str) -> None:
+    tx.run("DELETE FROM messages WHERE session_id = ?", session_id)
+    tx.run("UPDATE session_ids SET next_seq = 0 WHERE session_id = ?", session_id)
+
+
+def _finish(tx: Tx, session: Session) -> str | None:
+    """Write the session, as its transcript is complete; returns the session that has its label, if another does."""
+    holder = _label_holder(tx, session)
+    row = session if holder is None else msgspec.structs.replace(session, label=None)
+    values = [int(value) if isinstance(value, bool) else value for value in msgspec.structs.astuple(row)]
+    tx.run(f"INSERT INTO sessions ({sessions.FIELDS}) VALUES ({', '.join('?' for _ in values)})", *values)
+    tx.run(
+        "UPDATE session_ids SET key = ?, ended_at = ?, end_reason = ? WHERE session_id = ?",
+        session.key,
+        session.archived_at,
+        None if session.archived_at is None else "deleted",
+        session.session_id,
+    )
+    tx.tell(SessionChanged(session.key, "created"))
+    return holder
+
+
+def _label_holder(tx: Tx, session: Session) -> str | None:
+    if session.label is None or session.archived_at is not None:
+        return None
+    row = tx.one(
+        "SELECT key FROM sessions WHERE label = ? AND agent_id = ? AND archived_at IS NULL",
+        session.label,
+        session.agent_id,
+    )
+    return None if row is None else str(row[0])
+
+
+def _touch(tx: Tx, session: Session, written: int) -> None:
+    if written:
+        here = required(tx.one("SELECT updated_at FROM sessions WHERE key = ?", session.key))
+        tx.run("UPDATE sessions SET updated_at = ? WHERE key = ?", max(here[0], session.updated_at), session.key)
+        tx.tell(SessionChanged(session.key, "note"))

@@ -1,0 +1,168 @@
+"""Inbound messages: identified by their id, handled exactly once, with all consequences in one commit."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from backchannel.core.answering import Answerer
+from backchannel.core.channels import InboundEvent, InboundId
+from backchannel.core.commands import Asker, CommandReply
+from backchannel.core.delivery import Post
+from backchannel.core.facts import PolicyShadowed
+from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict, ignore_own, once_for_all
+from backchannel.core.keys import ChatType
+from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
+from backchannel.core.runs import Accepted, RunRequest
+from backchannel.core.sessions import Session, write_address
+from backchannel.core.stored import StoredForm
+from backchannel.errors import ChatMovedMeanwhile
+from backchannel.storage.ids import new_id
+from backchannel.storage.tx import Tx
+from backchannel.storage.units import chats, commands, deliveries, inbox, own_posts, pairing, runs, sessions
+
+_STORED: StoredForm[InboundOutcome] = StoredForm(InboundOutcome)
+
+
+def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
+    """Handle a message once: ignore it, record it, answer it with a run or a code, or carry out its command.
+
+    With `start`, its run is started at once when the lane is free.
+
+    Raises:
+        ChatMovedMeanwhile: its chat got another id since it was routed; nothing was done.
+        OwnPostUnderway: it may be a post of ours that is being sent right now; nothing was done.
+    """
+    known = _known(tx, arrival.event.identity)
+    if known is not None:
+        return Taken(known, is_repeat=True)
+    event = arrival.event
+    if chats.home(tx, event.channel, event.account_id, event.chat_id) != arrival.home:
+        raise ChatMovedMeanwhile(event.chat_id)
+    found = sessions.find(tx, str(arrival.routed.key))
+    admission = _admit(tx, arrival, found)
+    if admission.shadowed is not None:
+        tx.tell(PolicyShadowed(str(arrival.routed.key), admission.shadowed))
+    accepted: Accepted | None = None
+    match admission.verdict:
+        case Verdict.RECORD:
+            inbox.add_to(tx, _arrive(tx, arrival, found), _note(arrival, tx.now))
+        case Verdict.ANSWER:
+            accepted = runs.accept_into(tx, _arrive(tx, arrival, found), _request(arrival), start=start)
+        case Verdict.COMMAND:
+            _command(tx, arrival, admission)
+        case Verdict.PAIR:
+            pairing.begin(tx, arrival)
+    outcome = InboundOutcome(
+        verdict=admission.verdict,
+        reason=admission.reason,
+        session_key=str(arrival.routed.key),
+        run_id=accepted.run.id if accepted else None,
+        command=admission.command.name.value if admission.command else None,
+    )
+    _remember(tx, arrival.event.identity, outcome)
+    return Taken(outcome, accepted)
+
+
+def judge(tx: Tx, arrival: Arrival) -> Admission | None:
+    """Tell what would be done with a message now; None if it has come before. Nothing is written."""
+    if _known(tx, arrival.event.identity) is not None:
+        return None
+    return _admit(tx, arrival, sessions.find(tx, str(arrival.routed.key)))
+
+
+def _admit(tx: Tx, arrival: Arrival, session: Session | None) -> Admission:
+    if arrival.may_be_own and own_posts.is_own(tx, arrival.event.identity, arrival.twins):
+        return ignore_own(arrival.event)
+    acquaintance = pairing.look_up(tx, arrival.event) if arrival.is_pairing_asked else None
+    admission = arrival.admit(session, acquaintance)
+    return once_for_all(admission, arrival, partial(_known, tx))
+
+
+def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:
+    row = tx.one(
+        "SELECT outcome FROM inbound_ids WHERE channel = ? AND account_id = ? AND chat_id = ? AND message_id = ?", *id
+    )
+    return None if row is None else _STORED.read(row[0])
+
+
+def _remember(tx: Tx, id: InboundId, outcome: InboundOutcome) -> None:
+    tx.run(
+        "INSERT INTO inbound_ids (channel, account_id, chat_id, message_id, outcome, at) VALUES (?, ?, ?, ?, ?, ?)",
+        *id,
+        _STORED.write(outcome),
+        tx.now,
+    )
+
+
+def _arrive(tx: Tx, arrival: Arrival, found: Session | None) -> Session:
+    """Write down where the session was last spoken to from, what its chat is called, and whether people share it."""
+    routed = arrival.routed
+    session = sessions.ensure_found(tx, routed.key, found)
+    return sessions.update(
+        tx,
+        session.key,
+        "delivery_context = ?, display_name = coalesce(?, display_name), channel = coalesce(?, channel), "
+        "is_shared = CASE WHEN first_person <> ? THEN 1 ELSE is_shared END, first_person = coalesce(first_person, ?)",
+        write_address(routed.address),
+        routed.display_name,
+        None if arrival.event.chat_type is ChatType.DIRECT else arrival.event.channel,
+        routed.person,
+        routed.person,
+    )
+
+
+def _request(arrival: Arrival) -> RunRequest:
+    event = arrival.event
+    return RunRequest(
+        key=arrival.routed.key,
+        content=arrival.content,
+        provenance=_provenance(event),
+        sender=_sender(event),
+        chat=_chat(event),
+        deliver=True,
+        reply_to=arrival.routed.address,  # the place it came from, whoever speaks to the session meanwhile
+        quotes=arrival.routed.quotes,
+    )
+
+
+def _note(arrival: Arrival, now: int) -> Message:
+    event = arrival.event
+    return Message(
+        id=new_id(),
+        role=Role.USER,
+        content=arrival.content,
+        timestamp=now,
+        provenance=_provenance(event),
+        sender=_sender(event),
+        chat=_chat(event),
+    )
+
+
+def _sender(event: InboundEvent) -> Sender:
+    return Sender(id=event.sender_id, name=event.sender_name)
+
+
+def _chat(event: InboundEvent) -> Chat:
+    return Chat(type=event.chat_type.value, id=event.chat_id, name=event.chat_name)
+
+
+def _provenance(event: InboundEvent) -> Provenance:
+    return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel=event.channel)
+
+
+def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
+    command, routed = admission.command, arrival.routed
+    if command is None:
+        raise ValueError("a message that is admitted as a command names it")
+    if isinstance(command, CommandReply):
+        text = command.text
+    else:
+        asker = Asker(
+            standing=admission.standing,
+            agent_model=arrival.agent_model,
+            judge=arrival.judge,
+            by=Answerer(f"{arrival.event.channel} {arrival.event.sender_id}", arrival.event.channel),
+        )
+        text = commands.carry_out(tx, command, routed.key, asker)
+    reply = Post(session_key=str(routed.key), address=routed.address, text=text, quotes=routed.quotes, always=True)
+    deliveries.post(tx, reply, at_once=True)

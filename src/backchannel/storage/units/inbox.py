@@ -1,0 +1,112 @@
+"""Notes: messages that start no run, and wait for the next boundary of their session."""
+
+from __future__ import annotations
+
+import heapq
+
+from backchannel.core.facts import SessionChanged
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, Pending, decode_message, encode_message
+from backchannel.core.sessions import Session
+from backchannel.storage.events import NotesFlushed
+from backchannel.storage.tx import QUEUED, Tx, required
+from backchannel.storage.units import idempotency, messages, sessions, timers
+
+TIMER = "notes"
+PART = 128
+"""How many notes enter a transcript in one commit: some 10 ms."""
+
+
+def add_note(tx: Tx, key: SessionKey, note: Message, expected_session_id: str | None = None) -> None:
+    """Accept a note; when the session is idle it enters the transcript in the same commit."""
+    add_to(tx, sessions.ensure(tx, key, expected_session_id), note)
+
+
+def add_once(
+    tx: Tx,
+    key: SessionKey,
+    note: Message,
+    idempotency_key: str | None = None,
+    digest: str | None = None,
+    *,
+    expected_session_id: str | None = None,
+) -> str:
+    """Accept a note, once for each idempotency key; returns its id, or that of the first.
+
+    Raises:
+        IdempotencyConflict: the key stands for something else.
+        SessionIdReplaced: the session has another transcript than the one expected, or none.
+    """
+
+    def add() -> str:
+        add_note(tx, key, note, expected_session_id)
+        return note.id
+
+    return idempotency.once(tx, idempotency_key, digest, add)
+
+
+def add_to(tx: Tx, session: Session, note: Message) -> None:
+    """Accept a note for a session that is there."""
+    tx.run(
+        "INSERT INTO inbox (id, session_key, body) VALUES (?, ?, ?)",
+        note.id,
+        session.key,
+        encode_message(note).decode(),
+    )
+    tx.run("UPDATE sessions SET updated_at = ? WHERE key = ?", tx.now, session.key)
+    if session.running_run is None and not session.flushing:
+        flush(tx, session)
+    tx.tell(SessionChanged(session.key, "note"))
+
+
+def add_if_kept(tx: Tx, key: SessionKey, note: Message) -> bool:
+    """Accept a note of a flow, unless its session is archived. Returns whether it was accepted."""
+    session = sessions.of_flow(tx, key)
+    is_kept = session.archived_at is None and not session.deleting
+    if is_kept:
+        add_to(tx, session, note)
+    return is_kept
+
+
+def flush(tx: Tx, session: Session) -> bool:
+    """Put waiting notes into the transcript: the session is at a boundary. Returns whether none is left.
+
+    Of very many only the first enter in this commit, and a timer is set for the next; the lane waits meanwhile.
+    """
+    waiting = tx.all(
+        "SELECT position, body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", session.key, PART + 1
+    )
+    part, is_done = waiting[:PART], len(waiting) <= PART
+    for _, body in part:
+        messages.append(tx, session.key, session.session_id, decode_message(body), body)
+    if part:
+        tx.run("DELETE FROM inbox WHERE session_key = ? AND position <= ?", session.key, part[-1][0])
+    if session.flushing is is_done:
+        sessions.update(tx, session.key, "flushing = ?", int(not is_done))
+    if not is_done:
+        timers.set_timer(tx, TIMER, session.key, tx.now)
+    return is_done
+
+
+def due(tx: Tx, key: str) -> None:
+    """Put the next notes into the transcript; after the last, the lane goes on."""
+    session = sessions.find(tx, key)
+    if session is None or not session.flushing or not flush(tx, session):
+        return
+    tx.happened(NotesFlushed(key))
+    sessions.archive_when_idle(tx, sessions.required_session(tx, key))
+
+
+def pending(tx: Tx, key: str, limit: int) -> Pending:
+    """Read what was accepted and is not yet in the transcript, in order of acceptance."""
+    waiting = f"runs WHERE session_key = ? AND {QUEUED} AND message IS NOT NULL"
+    queued = tx.all(f"SELECT message FROM {waiting} ORDER BY position LIMIT ?", key, limit)
+    notes = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", key, limit)
+    # Merged, not sorted: each keeps its own order, even when the clock was set back between two of them.
+    both = ([decode_message(body) for (body,) in rows] for rows in (queued, notes))
+    first = list(heapq.merge(*both, key=lambda message: message.timestamp))[:limit]
+    if max(len(queued), len(notes)) < limit:
+        return Pending(first, len(queued) + len(notes))
+    (runs_waiting,) = required(tx.one(f"SELECT count(*) FROM {waiting}", key))
+    (notes_waiting,) = required(tx.one("SELECT count(*) FROM inbox WHERE session_key = ?", key))
+    return Pending(first, int(runs_waiting) + int(notes_waiting))

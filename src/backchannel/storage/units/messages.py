@@ -1,0 +1,204 @@
+"""Transcripts: appending a message, and reading them back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backchannel.core.facts import MessageAppended
+from backchannel.core.messages import (
+    HistoryPage,
+    Message,
+    Role,
+    TranscriptLines,
+    decode_message,
+    decode_messages,
+    encode_message,
+)
+from backchannel.core.sessions import SessionIdEntry
+from backchannel.errors import NotFound
+from backchannel.storage.tx import Row, Tx, required
+from backchannel.storage.units import sessions
+
+LOOKED_BACK = 50
+"""How many messages are looked at for a run's last words."""
+FIRST_READ, MOST_READ = 8, 64
+"""How many messages are read at a time: few at first, since they may be megabytes."""
+LARGEST_PAGE = 16 * 1024 * 1024
+_BEHIND_ALL = 1 << 62
+
+
+def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | None = None) -> tuple[int, str]:
+    """Write a message as the next of its transcript; returns its place, and the mark of the transcript's headers.
+
+    One that has waited in another row goes over as it is `stored` there.
+    """
+    after, mark = required(
+        tx.one(
+            "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING next_seq, mark",
+            session_id,
+        )
+    )
+    line = encode_message(message) if stored is None else stored.encode()
+    tx.run(
+        "INSERT INTO messages (session_id, seq, id, role, body) VALUES (?, ?, ?, ?, ?)",
+        session_id,
+        after - 1,
+        message.id,
+        message.role.value,
+        line.decode(),
+    )
+    tx.tell(MessageAppended(key, session_id, after - 1, message, line))
+    return after - 1, mark
+
+
+def find(tx: Tx, message_id: str) -> Message | None:
+    row = tx.one("SELECT body FROM messages WHERE id = ?", message_id)
+    return None if row is None else decode_message(row[0])
+
+
+def find_in(tx: Tx, session_id: str, message_id: str) -> Message:
+    """Load one message of a transcript.
+
+    Raises:
+        NotFound: it is not in this transcript.
+    """
+    seq_of(tx, session_id, message_id)
+    (body,) = required(tx.one("SELECT body FROM messages WHERE id = ?", message_id))
+    return decode_message(body)
+
+
+def history(
+    tx: Tx,
+    session_id: str,
+    *,
+    limit: int,
+    before: str | None = None,
+    after: str | None = None,
+    with_tools: bool = True,
+) -> HistoryPage:
+    """Read a page: the newest, the ones before a message, or the ones after one. Of long messages it has fewer."""
+    page = lines(tx, session_id, limit=limit, before=before, after=after, with_tools=with_tools)
+    return HistoryPage(decode_messages([body for _, body in page.lines]), page.has_more)
+
+
+def lines(
+    tx: Tx, session_id: str, *, limit: int, before: str | None, after: str | None, with_tools: bool = True
+) -> TranscriptLines:
+    """Read the lines of a page."""
+    low = -1 if after is None else seq_of(tx, session_id, after)
+    high = _BEHIND_ALL if before is None else seq_of(tx, session_id, before)
+    order = "DESC" if after is None else "ASC"
+    roles = "" if with_tools else " AND role <> 'toolResult'"
+    found: list[tuple[int, str]] = []
+    size, count, has_more = 0, FIRST_READ, True
+    while has_more and len(found) <= limit and size < LARGEST_PAGE:
+        count = min(count, limit + 1 - len(found))
+        rows = tx.all(
+            f"SELECT seq, body FROM messages WHERE session_id = ? AND seq > ? AND seq < ?{roles} "
+            f"ORDER BY seq {order} LIMIT ?",
+            session_id,
+            low,
+            high,
+            count,
+        )
+        found.extend(rows)
+        size += sum(len(body) for _, body in rows)
+        has_more = len(rows) == count
+        if has_more:
+            low, high = (low, rows[-1][0]) if after is None else (rows[-1][0], high)
+        count = min(2 * count, MOST_READ)
+    kept = found[:-1] if has_more else found
+    return TranscriptLines(kept[::-1] if after is None else kept, has_more)
+
+
+def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None:
+    """Find the newest text that a run wrote in this role, among the last messages; one by one, as they may be long."""
+    (before,) = required(tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session_id))
+    for _ in range(LOOKED_BACK):
+        row = tx.one(
+            "SELECT seq, body FROM messages WHERE session_id = ? AND seq < ? AND role = ? ORDER BY seq DESC LIMIT 1",
+            session_id,
+            before,
+            role.value,
+        )
+        if row is None:
+            return None
+        before, message = row[0], decode_message(row[1])
+        if message.run_id == run_id and message.text.strip():
+            return message.text
+    return None
+
+
+def seq_of(tx: Tx, session_id: str, message_id: str) -> int:
+    """Find a message's place in its transcript.
+
+    Raises:
+        NotFound: it is not in this transcript.
+    """
+    row = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", message_id, session_id)
+    if row is None:
+        raise NotFound(
+            f"no message {message_id!r} in this session's current transcript: pass an id that history returned",
+            messageId=message_id,
+        )
+    return int(row[0])
+
+
+def read_back(tx: Tx, session_id: str, *, max_bytes: int) -> HistoryPage:
+    """Read the newest messages, oldest first, until about `max_bytes` of them are there."""
+    found: list[str] = []
+    size, before, count = 0, _BEHIND_ALL, FIRST_READ
+    while size < max_bytes:
+        rows = tx.all(
+            "SELECT seq, body FROM messages WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+            session_id,
+            before,
+            count,
+        )
+        bodies = [body for _, body in rows]
+        found += bodies
+        size += sum(map(len, bodies))
+        if len(rows) < count:
+            return HistoryPage(decode_messages(found[::-1]), False)
+        before, count = rows[-1][0], min(2 * count, MOST_READ)
+    return HistoryPage(decode_messages(found[::-1]), before > 0)
+
+
+def context(tx: Tx, session_id: str, *, max_bytes: int) -> tuple[SessionIdEntry, HistoryPage]:
+    """Read the newest part of a transcript for a model, and the mark of its headers."""
+    entry = sessions.by_id(tx, session_id)
+    if entry is None:
+        raise LookupError(f"no transcript {session_id!r}")
+    return entry, read_back(tx, session_id, max_bytes=max_bytes)
+
+
+def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, str]]:
+    """Read raw lines from a place on, for the transcript file."""
+    rows: Sequence[Row] = tx.all(
+        "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
+        session_id,
+        seq,
+        limit,
+    )
+    return [(seq, body) for seq, body in rows]
+
+
+def last_of_each(tx: Tx, session_ids: Sequence[str], per_session: int, *, with_tools: bool) -> dict[str, list[str]]:
+    """Read the last lines of many sessions in one query: those from the n-th last on, which is found by its place."""
+    if not session_ids:
+        return {}
+    roles = "" if with_tools else f" AND role <> '{Role.TOOL_RESULT.value}'"
+    wanted = dict.fromkeys(session_ids)
+    marks = ", ".join("(?)" for _ in wanted)
+    rows = tx.all(
+        f"WITH wanted(sid) AS (VALUES {marks}) "
+        "SELECT session_id, body FROM wanted JOIN messages ON session_id = sid AND seq >= coalesce("
+        f"(SELECT seq FROM messages WHERE session_id = sid{roles} ORDER BY seq DESC LIMIT 1 OFFSET ?), 0){roles} "
+        "ORDER BY session_id, seq",
+        *wanted,
+        per_session - 1,
+    )
+    found: dict[str, list[str]] = {}
+    for session_id, body in rows:
+        found.setdefault(session_id, []).append(body)
+    return found

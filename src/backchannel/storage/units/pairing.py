@@ -1,0 +1,158 @@
+"""Pairings: a stranger who was sent a code, what an owner said of them, and taking that back.
+
+The row and the delivery of its code are written in the unit that takes the message, so a crash leaves both or neither.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from backchannel.core.answering import Answerer, may_answer
+from backchannel.core.channels import InboundEvent
+from backchannel.core.delivery import Post
+from backchannel.core.facts import PairingChanged
+from backchannel.core.inbound import Arrival
+from backchannel.core.pairing import (
+    ALPHABET,
+    APPROVED_TEXT,
+    CODE_LENGTH,
+    LIFE_MS,
+    Acquaintance,
+    Pairing,
+    PairingState,
+    code_text,
+)
+from backchannel.core.sessions import read_address, write_address
+from backchannel.core.text import quoted
+from backchannel.errors import InvalidRequest, PairingNotFound
+from backchannel.storage.tx import Tx, columns, required, row_reader
+from backchannel.storage.units import deliveries
+
+FIELDS = columns(Pairing.__struct_fields__)
+_of_row = row_reader(Pairing)
+_FRESH = "created_at > ? AND created_at < ?"
+
+
+def _fresh(tx: Tx) -> tuple[int, int]:
+    return tx.now - LIFE_MS, tx.now + LIFE_MS
+
+
+def look_up(tx: Tx, event: InboundEvent) -> Acquaintance:
+    """Tell what is known of the sender of a message, and how many strangers wait on its channel."""
+    row = tx.one(
+        f"SELECT {FIELDS} FROM pairings WHERE channel = ? AND account_id = ? AND sender_id = ?",
+        event.channel,
+        event.account_id,
+        event.sender_id,
+    )
+    waiting = f"SELECT count(*) FROM pairings WHERE state = 'pending' AND channel = ? AND {_FRESH}"
+    (pending,) = required(tx.one(waiting, event.channel, *_fresh(tx)))
+    return Acquaintance(None if row is None else _of_row(row), int(pending), tx.now)
+
+
+def begin(tx: Tx, arrival: Arrival) -> None:
+    """Give a stranger a code, and send it to where they wrote. Codes that are void give way."""
+    event, key, address = arrival.event, str(arrival.routed.key), arrival.routed.address
+    remove_void(tx, event.channel)
+    row = tx.one(
+        "INSERT INTO pairings (channel, account_id, sender_id, sender_name, code, state, session_key, address, "
+        "created_at) VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, ?) "
+        f"ON CONFLICT (channel, account_id, sender_id) DO NOTHING RETURNING {FIELDS}",
+        event.channel,
+        event.account_id,
+        event.sender_id,
+        event.sender_name,
+        _new_code(tx),
+        key,
+        write_address(address),
+        tx.now,
+    )
+    if row is None:
+        return  # another gateway on this database has just given them one
+    pairing = _of_row(row)
+    deliveries.post(tx, Post(session_key=key, address=address, text=code_text(pairing.code)), at_once=True)
+    tx.tell(PairingChanged(pairing))
+
+
+def remove_void(tx: Tx, channel: str) -> None:
+    """Forget the strangers of a channel whose codes nobody has confirmed in time."""
+    void = "DELETE FROM pairings WHERE state = 'pending' AND channel = ? AND (created_at <= ? OR created_at >= ?)"
+    tx.run(void, channel, *_fresh(tx))
+
+
+def _new_code(tx: Tx) -> str:
+    """Make a code that nobody else has."""
+    while True:
+        code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
+        if not any(pairing.has_code(code, tx.now) for pairing in with_codes(tx)):
+            return code
+
+
+def with_codes(tx: Tx) -> list[Pairing]:
+    """List those whose codes still count, answered ones too."""
+    return [_of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM pairings WHERE {_FRESH}", *_fresh(tx))]
+
+
+def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> Pairing:
+    """Let somebody speak, or not, by their code. The same answer again changes nothing; who may speak is told, once.
+
+    Raises:
+        PairingNotFound: nobody whom `by` may let in has this code now.
+        InvalidRequest: it was answered otherwise.
+    """
+    found = [pairing for pairing in with_codes(tx) if pairing.has_code(code, tx.now)]
+    if not found or not may_answer(found[0].channel, by).allowed:
+        where = "`/pairing list` in a chat and `backchannel pairing list` show who waits"
+        raise PairingNotFound(f"nobody waits with this code (it counts for an hour; {where})")
+    (pairing,) = found
+    if pairing.state is state:
+        return pairing
+    if pairing.state is not PairingState.PENDING:
+        removing = "`backchannel pairing remove`, on the machine of the gateway,"
+        works = f"{removing} takes that back, and the next message gets a new code"
+        raise InvalidRequest(f"this code was {pairing.state} already ({works})", param="code")
+    changed = "UPDATE pairings SET state = ?, answered_at = ?, answered_by = ? WHERE number = ? RETURNING "
+    row = tx.one(changed + FIELDS, state.value, tx.now, by.name, pairing.number)
+    answered = _of_row(required(row))
+    if state is PairingState.APPROVED:
+        told = Post(session_key=answered.session_key, address=read_address(answered.address), text=APPROVED_TEXT)
+        deliveries.post(tx, told, at_once=True)
+    tx.tell(PairingChanged(answered))
+    return answered
+
+
+def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) -> list[Pairing]:
+    """Forget somebody, on one account or on all: they are a stranger again.
+
+    Raises:
+        PairingNotFound: nobody of this id is known.
+    """
+    account, values = ("", ()) if account_id is None else (" AND account_id = ?", (account_id,))
+    delete = f"DELETE FROM pairings WHERE channel = ? AND sender_id = ?{account} RETURNING {FIELDS}"
+    removed = [_of_row(row) for row in tx.all(delete, channel, sender_id, *values)]
+    if not removed:
+        shown = f"{quoted(sender_id, 64)} on {quoted(channel, 64)}"
+        raise PairingNotFound(f"nobody is known as {shown} by pairing (`backchannel pairing list --all` shows who is)")
+    return removed
+
+
+def page(
+    tx: Tx, *, state: PairingState | None = None, channel: str | None = None, limit: int, before: int | None = None
+) -> list[Pairing]:
+    """List pairings, newest first, without void ones; `before` is the number of the last one seen."""
+    conditions = [f"(state <> 'pending' OR ({_FRESH}))"]
+    values: list[Any] = [*_fresh(tx)]
+    given = (("state = ?", state and state.value), ("channel = ?", channel), ("number < ?", before))
+    for condition, value in given:
+        if value is not None:
+            conditions.append(condition)
+            values.append(value)
+    where = " AND ".join(conditions)
+    rows = tx.all(f"SELECT {FIELDS} FROM pairings WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
+    return [_of_row(row) for row in rows]
+
+
+def count_pending(tx: Tx) -> int:
+    (count,) = required(tx.one(f"SELECT count(*) FROM pairings WHERE state = 'pending' AND {_FRESH}", *_fresh(tx)))
+    return int(count)

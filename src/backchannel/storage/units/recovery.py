@@ -1,0 +1,259 @@
+"""After a crash: which runs were interrupted, which go on, which are set aside; and retrying a run.
+
+A run that keeps killing its process is set aside in three commits: the start that counts the crash writes until when,
+taking the run over moves it out of its lane, and a timer puts it back. From then on it is a queued run like any other,
+but goes on alone when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from backchannel.core.facts import SessionChanged
+from backchannel.core.runs import (
+    CRASHES_UNTIL_GIVEN_UP,
+    CRASHES_UNTIL_SUSPECT,
+    Fence,
+    Interrupted,
+    Outcome,
+    Run,
+    RunState,
+    Started,
+    set_aside_ms,
+)
+from backchannel.core.timeline import RunEventKind
+from backchannel.errors import InvalidRequest
+from backchannel.storage.events import RunRetried
+from backchannel.storage.tx import ALIVE, LIVE, RUNNING, Tx, marks, required
+from backchannel.storage.units import inbox, run_events, runs, sessions, steps, timers
+from backchannel.storage.units.flows import exchanges
+from backchannel.storage.units.runs import Sets
+
+# A run that did nothing but wait for other sessions, or for a person, when its process died. A function agent is run
+# from its beginning: that it waited before an earlier crash proves nothing, for it may have died on the way back.
+_OPEN_CALLS = (
+    "SELECT 1 FROM tool_calls c LEFT JOIN waits w ON w.call_id = c.id AND (c.step >= 0 OR w.fence = runs.fence) "
+    "LEFT JOIN approvals a ON a.call_id = c.id AND a.state = 'pending' AND (c.step >= 0 OR a.fence = runs.fence) "
+    "WHERE c.run_id = runs.id AND c.state <> 'done' AND coalesce(w.call_id, a.call_id)"
+)
+_ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS} IS NULL)"
+
+
+TIMER = "resume"
+"""Puts a run back that was set aside."""
+
+
+def enter(tx: Tx) -> int:
+    """Register this process, and count the crash of every run that a dead one held; returns our number."""
+    (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", tx.now))
+    end_dead(tx, [other for (other,) in tx.all(f"{ALIVE} AND number < ?", number)])
+    return int(number)
+
+
+def end_dead(tx: Tx, dead: Sequence[int]) -> None:
+    """Record that processes have died, and count the crash of every run that they held.
+
+    A run whose row another program has locked is passed over: all others go on without it. It goes on when the lock is
+    gone, and this crash does not count for it.
+    """
+    run_events.add_interruptions(tx, dead)
+    held = f"SELECT id FROM runs WHERE {RUNNING} AND fence IN ({marks(dead)}){tx.free_rows}"
+    _count_lost_time(tx, held, dead)
+    # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
+    counted = tx.all(
+        f"UPDATE runs SET crashes = crashes + 1 WHERE id IN ({held}) AND NOT ({_ONLY_WAITS}) RETURNING id, crashes",
+        *dead,
+    )
+    for run_id, crashes in counted:
+        # Written with the count: nothing else would set it aside before another crash.
+        if (wait_ms := set_aside_ms(crashes)) is not None:
+            tx.run("UPDATE runs SET resume_at = ? WHERE id = ?", tx.now + wait_ms, run_id)
+    tx.run(f"UPDATE processes SET ended_at = ? WHERE number IN ({marks(dead)})", tx.now, *dead)
+
+
+def _count_lost_time(tx: Tx, held: str, dead: Sequence[int]) -> None:
+    """Add to each run what it had run between its last commit and its dead process's last sign of life.
+
+    The run has got nothing for that time, so it does not count for its limit.
+    """
+    since = "p.alive_at - coalesce(runs.ran_at, runs.started_at)"
+    lost = f"SELECT CASE WHEN {since} > 0 THEN {since} ELSE 0 END FROM processes p WHERE p.number = runs.fence"
+    tx.run(
+        f"UPDATE runs SET ran_ms = ran_ms + ({lost}), excused_ms = excused_ms + ({lost}) WHERE id IN ({held})",
+        *dead,
+    )
+
+
+def leave(tx: Tx) -> None:
+    """Record a clean shutdown: no crash is counted for the runs that it interrupts."""
+    tx.run("UPDATE processes SET ended_at = ? WHERE number = ?", tx.now, tx.number)
+    tx.run("DELETE FROM duties WHERE process = ?", tx.number)
+
+
+def sign_of_life(tx: Tx) -> None:
+    """Write that this process is at work."""
+    tx.run("UPDATE processes SET alive_at = ? WHERE number = ?", tx.now, tx.number)
+
+
+INTERRUPTED = f"SELECT 1 FROM runs WHERE {RUNNING} AND fence NOT IN ({ALIVE})"
+FUNCTIONS = "SELECT id FROM function_agents ORDER BY id"
+
+
+def interrupted(tx: Tx) -> list[Interrupted]:
+    """List the runs to resume, those without a crash first; what a process holds that is at work is none of them."""
+    rows = tx.all(
+        "SELECT id, session_key, crashes, "
+        "crashes >= ? AND crashes < ? AND resume_at IS NULL AND abort_requested = 0 "
+        f"FROM runs WHERE {RUNNING} AND fence NOT IN ({ALIVE}) ORDER BY crashes, position",
+        CRASHES_UNTIL_SUSPECT,
+        CRASHES_UNTIL_GIVEN_UP,
+    )
+    return [Interrupted(id_, key, crashes, bool(is_suspect)) for id_, key, crashes, is_suspect in rows]
+
+
+def resume(tx: Tx, run_id: str) -> Started | None:
+    """Take over an interrupted run; one that was asked to stop ends, one that keeps crashing is set aside."""
+    run = runs.need(tx, run_id)
+    if run.state is not RunState.RUNNING or _is_held_by_another(tx, run):
+        return None
+    if run.resume_at is not None and not run.abort_requested:
+        longest_ms = set_aside_ms(run.crashes) or 0  # the clock may have been set back since the time was written
+        _set_aside(tx, run, min(run.resume_at, tx.now + longest_ms))
+        return None
+    held = runs.update(tx, run_id, fence=tx.number, ran_at=tx.now)
+    fence = Fence.of(run, tx.number)
+    outcome = _final(run)
+    if outcome is None:
+        run_events.add(tx, run, RunEventKind.RESUMED, process=tx.number)
+        return Started(held, fence, sessions.required_session(tx, run.session_key))
+    steps.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms)
+    return None
+
+
+def _is_held_by_another(tx: Tx, run: Run) -> bool:
+    return run.fence != tx.number and tx.one(f"{ALIVE} AND number = ?", run.fence) is not None
+
+
+def _final(run: Run) -> Outcome | None:
+    if run.abort_requested:
+        return runs.ABORTED
+    return _given_up(run) if run.crashes >= CRASHES_UNTIL_GIVEN_UP else None
+
+
+def _given_up(run: Run) -> Outcome:
+    return Outcome(
+        state=RunState.ERROR,
+        error_code="crash_loop",
+        error=f"the process died {run.crashes} times in step {run.step + 1} of this run, the last time an hour "
+        f"after the one before; `backchannel runs retry {run.id}` starts it again",
+    )
+
+
+def _set_aside(tx: Tx, run: Run, until: int) -> None:
+    """Take a run out of its lane for a while: the queue behind it goes on, and the run has not ended."""
+    steps.close_open(tx, run, None)
+    why = f"the process died {run.crashes} times in step {run.step + 1}"
+    run_events.add(tx, run, RunEventKind.SET_ASIDE, until_at=until, why=why)
+    aside = runs.update(tx, run.id, state=RunState.QUEUED.value, resume_at=until)
+    session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()))
+    if has_notes:
+        inbox.flush(tx, session)
+    timers.set_timer(tx, TIMER, run.id, until)
+    tx.tell(SessionChanged(run.session_key, "run"))
+
+
+def move(tx: Tx, run_id: str, until: int) -> None:
+    """Let a run that is set aside come at another time, and tell so."""
+    timers.set_timer(tx, TIMER, run_id, until)
+    run = runs.find(tx, run_id)
+    if run is not None and run.is_set_aside:
+        runs.update(tx, run_id, resume_at=until)
+        tx.tell(SessionChanged(run.session_key, "run"))
+
+
+def due(tx: Tx, run_id: str) -> None:
+    """Put a run back in line whose time has come."""
+    run = runs.find(tx, run_id)
+    if run is not None and run.is_set_aside:
+        _put_back(tx, run)
+
+
+def _put_back(tx: Tx, run: Run, **changed: Any) -> Run:
+    tx.run(
+        "UPDATE sessions SET set_aside = set_aside - 1, queued = queued + 1, updated_at = ? WHERE key = ?",
+        tx.now,
+        run.session_key,
+    )
+    tx.tell(SessionChanged(run.session_key, "run"))
+    return runs.update(tx, run.id, resume_at=None, **changed)
+
+
+def retry(tx: Tx, run_id: str) -> Run:
+    """Queue a run again that failed, was stopped or is set aside; it goes on after its last committed step."""
+    run = runs.need(tx, run_id)
+    if run.is_set_aside:
+        timers.clear_timer(tx, TIMER, run_id)
+        run_events.add(tx, run, RunEventKind.RETRIED)
+        return _put_back(tx, run, crashes=0, excused_ms=run.ran_ms)
+    if run.state in (RunState.OK, RunState.QUEUED, RunState.RUNNING):
+        raise InvalidRequest(
+            f"run {run_id!r} is {run.state}: only one that ended as error, timeout or aborted can be retried",
+            runId=run_id,
+        )
+    sessions.check_kept(sessions.need(tx, run.session_key))
+    exchanges.check_retry(tx, run)
+    run_events.add(tx, run, RunEventKind.RETRIED, why=run.error)
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, run.session_key)
+    tx.tell(SessionChanged(run.session_key, "run"))
+    queued = runs.update(
+        tx,
+        run_id,
+        state=RunState.QUEUED.value,
+        ended_at=None,
+        abort_requested=0,
+        crashes=0,
+        excused_ms=run.ran_ms,
+        error=None,
+        error_code=None,
+        resume_at=None,
+        reply=None,
+    )
+    tx.happened(RunRetried(queued))
+    return queued
+
+
+# Function agents: which have been registered, and how many runs wait for each.
+
+
+def remember_function(tx: Tx, agent_id: str) -> None:
+    """Record that a program has registered this agent as a function."""
+    tx.run("INSERT INTO function_agents (id, since) VALUES (?, ?) ON CONFLICT (id) DO NOTHING", agent_id, tx.now)
+
+
+def forget_function(tx: Tx, agent_id: str) -> bool:
+    """Remove an agent from the registered functions; returns whether it was one."""
+    return tx.one("DELETE FROM function_agents WHERE id = ? RETURNING id", agent_id) is not None
+
+
+def function_agents(tx: Tx) -> list[str]:
+    """List the agents that programs have registered as functions."""
+    return [agent_id for (agent_id,) in tx.all(FUNCTIONS)]
+
+
+def runs_without_agent(tx: Tx, known: Collection[str]) -> dict[str, int]:
+    """Count the runs that are not over of agents that are not known, by agent."""
+    rows = tx.all(
+        "SELECT s.agent_id, count(*) FROM runs r JOIN sessions s ON s.key = r.session_key "
+        f"WHERE r.{LIVE} GROUP BY 1 ORDER BY 1"
+    )
+    return {agent_id: count for agent_id, count in rows if agent_id not in known}
+
+
+def runs_waiting_for_functions(tx: Tx, here: Collection[str]) -> dict[str, int]:
+    """Count the runs that wait for a function, by its agent; those that are `here` are not waited for."""
+    rows = tx.all(
+        "SELECT s.agent_id, count(*) FROM runs r JOIN sessions s ON s.key = r.session_key "
+        f"WHERE r.{LIVE} AND s.agent_id IN (SELECT id FROM function_agents) GROUP BY 1 ORDER BY 1"
+    )
+    return {agent_id: count for agent_id, count in rows if agent_id not in here}

@@ -1,0 +1,481 @@
+"""Runs: accepted, started, finished, asked to stop. Each function is one step of a run's life, in one commit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from backchannel.core.contracts import Check
+from backchannel.core.facts import LaneFree, RunChanged, SessionChanged
+from backchannel.core.keys import Kind
+from backchannel.core.messages import Message, Role, decode_message, encode_message, write_message
+from backchannel.core.runs import (
+    NOBODY,
+    Accepted,
+    Fence,
+    Join,
+    Opening,
+    Outcome,
+    Run,
+    RunKind,
+    RunRequest,
+    RunState,
+    Started,
+)
+from backchannel.core.sessions import WEBCHAT, Session, write_address
+from backchannel.core.timeline import RunEventKind
+from backchannel.errors import FenceLost, RunNotFound, StopRequested
+from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
+from backchannel.storage.ids import new_id
+from backchannel.storage.tx import (
+    LIVE,
+    QUEUED,
+    READY,
+    Tx,
+    assignments,
+    columns,
+    marks,
+    required,
+    row_reader,
+    tell_shadowed,
+)
+from backchannel.storage.units import archiving, idempotency, inbox, messages, run_events, sessions
+
+FIELDS = columns(Run.__struct_fields__)
+
+
+class Sets(NamedTuple):
+    """Columns of another row that are changed in the same statement: the SQL, which ends in a comma, and its values."""
+
+    sql: str
+    values: Sequence[Any]
+
+
+ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
+of_row = row_reader(Run)
+
+
+def find(tx: Tx, run_id: str) -> Run | None:
+    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE id = ?", run_id)
+    return None if row is None else of_row(row)
+
+
+def need(tx: Tx, run_id: str) -> Run:
+    run = find(tx, run_id)
+    if run is None:
+        raise RunNotFound(f"no run {run_id!r} (list shows those there are)", runId=run_id)
+    return run
+
+
+def owned(tx: Tx, fence: Fence) -> Run:
+    """Load a run for its holder.
+
+    Raises:
+        FenceLost: it ended, or another process holds it now; the writer must stop.
+    """
+    run = need(tx, fence.run_id)
+    if run.state is not RunState.RUNNING or run.fence != fence.number:
+        raise FenceLost(fence.run_id)
+    return run
+
+
+def update(tx: Tx, run_id: str, **changed: Any) -> Run:
+    """Change columns of a run, and tell of it."""
+    sets = assignments(changed)
+    row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), run_id)
+    run = of_row(required(row))
+    tx.tell(RunChanged(run))
+    return run
+
+
+def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = None) -> Accepted:
+    """Store a message with its run; with `start`, start it at once when the lane is free.
+
+    `check` sees the session in the same unit, and raises what refuses the message.
+    """
+    if request.id is not None and (known := idempotency.find_run(tx, request.id, request.digest)):
+        return Accepted(need(tx, known), None, is_repeat=True)
+    if request.join is not None and (same := _same_request(tx, request.join)):
+        return Accepted(same, None, is_repeat=True)
+    if request.making is None:
+        session = sessions.ensure(tx, request.key, request.expected_session_id)
+    else:
+        session = sessions.make_now(tx, request.key, request.making, request.expected_session_id)
+    if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
+        # Only if there is none: messages from channels change the return address, those of webchat do not.
+        session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))
+    if request.label is not None and request.kind is RunKind.HOOK and session.kind == Kind.HOOK:
+        session = sessions.update(tx, session.key, "display_name = coalesce(display_name, ?)", request.label)
+    if check is not None:
+        tell_shadowed(tx, session.key, check(session))
+    if request.session_lives_ms is not None:
+        session = archiving.keep_for(tx, session, request.session_lives_ms)
+    if request.id is not None:
+        idempotency.remember_run(tx, request.id, request.digest)
+    return accept_into(tx, session, request, start=start)
+
+
+def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -> Accepted:
+    """Store a message with its run in a session that was just loaded."""
+    message = _message(request, tx.now)
+    if start and session.lane_is_free:
+        run = _insert(tx, request, message, session, starts=True)
+        started = _enter(tx, run, message, session, tx.number)
+        return Accepted(run, started)
+    run = _insert(tx, request, message, session)
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, session.key)
+    tx.tell(RunChanged(run))
+    tx.tell(SessionChanged(session.key, "run"))
+    return Accepted(run, None)
+
+
+def _same_request(tx: Tx, join: Join) -> Run | None:
+    """Find the newest run of the same request, if it is live or ended so recently that this is a repetition."""
+    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
+    if row is None:
+        return None
+    run = of_row(row)
+    if not run.is_finished:
+        return run
+    return run if join.ended_since is not None and (run.ended_at or 0) >= join.ended_since else None
+
+
+def _message(request: RunRequest, now: int) -> Message:
+    return Message(
+        id=new_id(),
+        role=Role.USER,
+        content=request.content,
+        timestamp=now,
+        run_id=request.id or new_id(),
+        provenance=request.provenance,
+        label=request.label,
+        sender=request.sender,
+        chat=request.chat,
+    )
+
+
+def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, starts: bool = False) -> Run:
+    """Write a run, queued with its message or as one that starts at once."""
+    # The reply address is written now and never looked up later: the session's may change while the run waits.
+    reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
+    chain = request.chain
+    row = tx.one(
+        "INSERT INTO runs (id, session_key, kind, state, session_id, accepted_at, started_at, fence, message, "
+        "message_id, deliver, reply_to, model, thinking, timeout_s, chain_id, hop, exchange_id, spawn_id, join_digest, "
+        f"instructions, quotes) VALUES ({', '.join('?' * 22)}) RETURNING {FIELDS}",
+        message.run_id,
+        session.key,
+        request.kind.value,
+        RunState.RUNNING.value if starts else RunState.QUEUED.value,
+        session.session_id if starts else None,
+        tx.now,
+        tx.now if starts else None,
+        tx.number if starts else NOBODY,
+        None if starts else encode_message(message).decode(),
+        message.id,
+        int(request.deliver),
+        reply_to,
+        request.model,
+        request.thinking,
+        request.timeout_s,
+        message.run_id if chain is None else chain.id,
+        0 if chain is None else chain.hop,
+        request.exchange_id,
+        request.spawn_id,
+        None if request.join is None else request.join.digest,
+        request.instructions,
+        request.quotes,
+    )
+    return of_row(required(row))
+
+
+def free_id(tx: Tx, wanted: str) -> str:
+    """Return the wanted id of a run or, if it is taken, one like it.
+
+    Clients choose the ids of their runs: one that uses the id of a flow's next run must not prevent that run.
+    """
+    used = "SELECT 1 FROM runs WHERE id = ? UNION ALL SELECT 1 FROM idempotency WHERE key = ?"
+    names = itertools.chain([wanted], (f"{wanted}#{n}" for n in itertools.count(2)))
+    return next(name for name in names if tx.one(used, name, name) is None)
+
+
+def queue_step(tx: Tx, request: RunRequest) -> None:
+    """Queue a run of a flow, once; on a session that is gone it ends at once, so that the flow goes on."""
+    if request.id is not None and find(tx, request.id) is not None:
+        return
+    session = sessions.of_flow(tx, request.key)
+    run = _insert(tx, request, _message(request, tx.now), session)
+    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, session.key)
+    tx.tell(RunChanged(run))
+    tx.tell(SessionChanged(session.key, "run"))
+    if session.archived_at is not None or session.deleting:
+        _abort_queued(tx, run)
+
+
+def start_next(tx: Tx, key: str) -> Started | None:
+    """Start the session's first queued run, if its lane is free.
+
+    A suspect only takes the lane: it is resumed, like an interrupted run, when no other suspect is at work.
+    """
+    session = sessions.find(tx, key)
+    if session is None or session.running_run is not None or session.queued == 0:
+        return None
+    if session.deleting or session.flushing:
+        return None
+    row = tx.one(
+        f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
+        key,
+    )
+    run = of_row(required(row))
+    tx.run("UPDATE sessions SET queued = queued - 1 WHERE key = ?", key)
+    if run.is_suspect:
+        _begin(tx, run, session, NOBODY)
+        return None
+    return _begin(tx, run, session, tx.number)
+
+
+def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
+    """Wake the lane of a session whose next run had to wait for something else."""
+    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key)
+    if row is not None:
+        tx.tell(RunChanged(of_row(row)))
+
+
+def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
+    """Bind a run that was queued to the current transcript, and start it."""
+    if run.started_at is not None and number != NOBODY:  # it was set aside, or a person retries it
+        run_events.add(tx, run, RunEventKind.RESUMED, process=number)
+    row = tx.one(
+        "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), ran_at = ?, "
+        f"fence = ?, message = NULL WHERE id = ? RETURNING {FIELDS}",
+        session.session_id,
+        tx.now,
+        tx.now,
+        number,
+        run.id,
+    )
+    stored = _line_to_append(tx, run, session)
+    message = None if stored is None else decode_message(stored)
+    return _enter(tx, of_row(required(row)), message, session, number, stored)
+
+
+def _enter(
+    tx: Tx, run: Run, message: Message | None, session: Session, number: int, stored: str | None = None
+) -> Started:
+    """Put the message of a run that starts into the transcript; an idle session has no notes left to let in."""
+    opening = None
+    if session.held_posts:
+        tx.happened(RunEntered(session))
+    if message is not None:
+        place, mark = messages.append(tx, session.key, session.session_id, message, stored)
+        opening = Opening(mark, message) if place == 0 else None
+    tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
+    tx.tell(RunChanged(run))
+    tx.tell(SessionChanged(session.key, "run"))
+    return Started(run, Fence.of(run, number), session, opening)
+
+
+def _line_to_append(tx: Tx, run: Run, session: Session) -> str | None:
+    """Take the waiting message; one that stands in the transcript already is repeated only in a new one."""
+    if run.message is not None:
+        return run.message
+    session_id, body = required(tx.one("SELECT session_id, body FROM messages WHERE id = ?", run.message_id))
+    if session_id == session.session_id:
+        return None
+    copy = msgspec.structs.replace(decode_message(body), id=new_id())
+    tx.run("UPDATE runs SET message_id = ? WHERE id = ?", copy.id, run.id)
+    return write_message(copy, body)
+
+
+def unstopped(tx: Tx, fence: Fence) -> Run:
+    """Load a run for the next step of its holder.
+
+    Raises:
+        FenceLost: as `owned`.
+        StopRequested: it was asked to stop before this step; the step does not count.
+    """
+    run = owned(tx, fence)
+    if run.abort_requested:
+        raise StopRequested(run.id)
+    return run
+
+
+def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | None = None, **changed: Any) -> Run:
+    """Write how a running run ended, free the lane, and flush the notes: the session is at a boundary.
+
+    A reply that is to leave the gateway gets its receipt in the same commit. `used` is what the last step changes in
+    the session's row besides.
+    """
+    ended = update(
+        tx,
+        run.id,
+        **changed,
+        state=outcome.state.value,
+        ended_at=max(tx.now, run.started_at or 0),  # the clock may have been set back since
+        error_code=outcome.error_code,
+        error=outcome.error,
+        reply=reply,
+        crashes=0,
+    )
+    session, has_notes, has_barrier = free_lane(tx, ended, used or Sets("", ()))
+    is_flushed = not has_notes or inbox.flush(tx, session)
+    tx.happened(RunClosed(ended, has_barrier))
+    if session.deleting and is_flushed:
+        sessions.archive_when_idle(tx, session)
+    tx.tell(SessionChanged(run.session_key, "run"))
+    return ended
+
+
+def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
+    """Free a session's lane; also returns whether it has notes, and whether the run has a barrier.
+
+    Whoever frees it is told that another run waits: it may have been accepted by another gateway.
+    """
+    row = required(
+        tx.one(
+            f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, "
+            "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END, "
+            "last_state = CASE WHEN session_id = ? THEN ? ELSE last_state END WHERE key = ? "
+            f"RETURNING {sessions.FIELDS}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
+            "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
+            *used.values,
+            tx.now,
+            run.session_id,  # said of the transcript it ran in, which a reset may have replaced
+            int(run.state is RunState.ABORTED),
+            run.session_id,
+            run.state.value,
+            run.session_key,
+            run.session_key,
+            run.id,
+        )
+    )
+    session = sessions.of_row(row[:-2])
+    if session.queued:
+        tx.tell(LaneFree(session.key))
+    return session, bool(row[-2]), bool(row[-1])
+
+
+def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: str | None = None) -> list[Run]:
+    """Ask the active run, or the one named, to stop; durable before the caller is answered.
+
+    A session that nobody has used works on nothing, as an idle one does.
+
+    Raises:
+        SessionIdReplaced: it has another transcript than the one expected, or none.
+        RunNotFound: the run named is none of this session.
+    """
+    session = sessions.find(tx, key)
+    sessions.check_current(tx, key, session, expected_session_id)
+    wanted = run_id or (None if session is None else session.running_run)
+    run = None if wanted is None else find(tx, wanted)
+    if run_id is not None and (run is None or run.session_key != key):
+        shown = tx.scheme.shown(key)
+        raise RunNotFound(f"no run {run_id!r} on session {shown!r}", runId=run_id, sessionKey=shown)
+    if run is None or run.is_finished:
+        return []
+    if run.state is RunState.QUEUED:
+        return [_abort_queued(tx, run)]
+    return [update(tx, run.id, abort_requested=1)]
+
+
+def _abort_queued(tx: Tx, run: Run) -> Run:
+    waits_as = "set_aside" if run.is_set_aside else "queued"
+    tx.run(f"UPDATE sessions SET {waits_as} = {waits_as} - 1, updated_at = ? WHERE key = ?", tx.now, run.session_key)
+    tx.tell(SessionChanged(run.session_key, "run"))
+    aborted = update(
+        tx,
+        run.id,
+        state=RunState.ABORTED.value,
+        ended_at=max(tx.now, run.started_at or 0),
+        abort_requested=1,
+        error_code="aborted",
+        error="aborted while it was set aside" if run.is_set_aside else "aborted before it started",
+        resume_at=None,  # a timer that still comes finds a run that has ended
+    )
+    tx.happened(RunClosed(aborted))
+    return aborted
+
+
+def page(
+    tx: Tx,
+    *,
+    session_key: str | None = None,
+    states: Sequence[RunState] = (),
+    kind: RunKind | None = None,
+    limit: int,
+    before: int | None = None,
+) -> list[Run]:
+    """List runs, newest first; `before` is the position of the last one seen."""
+    conditions: list[str] = ["1 = 1"]
+    values: list[Any] = []
+    if session_key is not None:
+        conditions.append("session_key = ?")
+        values.append(session_key)
+    if states:
+        conditions.append(f"state IN ({', '.join('?' for _ in states)})")
+        values += [state.value for state in states]
+    if kind is not None:
+        conditions.append("kind = ?")
+        values.append(kind.value)
+    if before is not None:
+        conditions.append("position < ?")
+        values.append(before)
+    where = " AND ".join(conditions)
+    rows = tx.all(f"SELECT {FIELDS} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
+    return [of_row(row) for row in rows]
+
+
+def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
+    """List the runs of an exchange, oldest first."""
+    return [
+        of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
+    ]
+
+
+def sessions_with_queue(tx: Tx) -> list[str]:
+    """Name the sessions that have a queued run, in the order in which their first was accepted."""
+    rows = tx.all(f"SELECT session_key, min(position) FROM runs WHERE {READY} GROUP BY 1 ORDER BY 2")
+    return [key for key, _ in rows]
+
+
+def next_resume(tx: Tx, key: str) -> int | None:
+    """Tell when the first of a session's runs that are set aside is tried again."""
+    (at,) = required(tx.one(f"SELECT min(resume_at) FROM runs WHERE session_key = ? AND {QUEUED}", key))
+    return None if at is None else int(at)
+
+
+def count_of(tx: Tx, keys: Sequence[str], states: Sequence[RunState], kind: RunKind) -> int:
+    """Count the runs of some sessions that are of a kind, and in one of some states."""
+    counted = f"SELECT count(*) FROM runs WHERE session_key = ? AND kind = ? AND state IN ({marks(states)})"
+    found = (required(tx.one(counted, key, kind.value, *[state.value for state in states])) for key in keys)
+    return sum(count for (count,) in found)
+
+
+def counts(tx: Tx) -> dict[str, int]:
+    """Count the live runs by state."""
+    rows = tx.all(f"SELECT state, count(*) FROM runs WHERE {LIVE} GROUP BY 1")
+    return dict(rows)
+
+
+# Who asked for a run: the session that it is on, or the one whose send or spawn started it.
+
+
+def is_own(tx: Tx, run_id: str, key: str) -> bool:
+    """Whether a run is a session's own; False for one that does not exist.
+
+    Of a flow that the session started only the first run is; turns and announces of the other side are not.
+    """
+    row = tx.one(
+        "SELECT 1 FROM runs r WHERE r.id = ? AND (r.session_key = ? "
+        "OR (r.kind = 'primary' AND EXISTS (SELECT 1 FROM exchanges e WHERE e.id = r.exchange_id "
+        "AND e.requester_key = ?)) "
+        "OR (r.kind = 'child' AND EXISTS (SELECT 1 FROM spawns s WHERE s.id = r.spawn_id AND s.requester_key = ?)))",
+        run_id,
+        key,
+        key,
+        key,
+    )
+    return row is not None

@@ -1,0 +1,234 @@
+"""Sending: the parts of a delivery are claimed, sent and settled, one commit each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backchannel.core.channels import ChannelError, ChannelMoved, ChannelRefused, Sent
+from backchannel.core.delivery import (
+    Attempted,
+    Claimed,
+    Delivery,
+    DeliveryLane,
+    DeliveryState,
+    Part,
+    Tries,
+    account_hold_ms,
+    after_attempt,
+    after_crash,
+    state_of,
+)
+from backchannel.core.drafts import LEFT_BEHIND, Before
+from backchannel.core.sessions import WEBCHAT
+from backchannel.storage.tx import ALIVE, Tx, required
+from backchannel.storage.units import chats, deliveries, drafts, lines
+from backchannel.storage.units.chats import ChatPlace
+
+
+def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
+    """Mark the next part of a lane as being sent, unless it waits for its time or another is on its way.
+
+    A delivery whose turn comes first is judged by its real destination, and split for it. Those for webchat are settled
+    here.
+    """
+    if lane.channel != WEBCHAT.channel and (to := chats.moved_to(tx, _chat(lane))) is not None:
+        _follow(tx, lane, to)
+        return None
+    where, values = lines.in_lane(lane)
+    while row := tx.one(f"SELECT {deliveries.FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
+        head = deliveries.of_row(row)
+        if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > tx.now):
+            return None
+        if not _has_parts(tx, head.id):
+            head = deliveries.prepare(tx, head)
+        elif tx.outlets.limit(lane.channel) is None:
+            head = _fail(tx, head.id, deliveries.no_channel(lane.channel, tx.outlets))
+        if head.state is DeliveryState.PENDING:
+            before = drafts.claimed(tx, head)
+            claimed = _begin(tx, head, before)
+            if lane.channel == WEBCHAT.channel:
+                # The message is in the transcript, and this commit becomes a `chat` event: nothing else is to be sent.
+                _write(tx, claimed.part, Attempted(state=DeliveryState.SENT))
+            elif (doubt := before.doubt(claimed.part.text)) is not None:
+                _write(tx, claimed.part, Attempted(state=DeliveryState.UNCERTAIN, error=doubt))
+            else:
+                return claimed
+    return None
+
+
+def _has_parts(tx: Tx, delivery_id: str) -> bool:
+    row = tx.one("SELECT 1 FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')", delivery_id)
+    return row is not None
+
+
+def _begin(tx: Tx, head: Delivery, before: Before) -> Claimed:
+    part = tx.one(
+        "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL, "
+        "draft_id = coalesce(?, draft_id), note = coalesce(?, note) "
+        "WHERE delivery_id = ? AND n = "
+        "(SELECT min(n) FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')) "
+        f"RETURNING {deliveries.PART_FIELDS}",
+        before.draft_id,
+        before.note,
+        head.id,
+        head.id,
+    )
+    sending = deliveries.update(
+        tx,
+        head.id,
+        state=DeliveryState.SENDING.value,
+        attempts=head.attempts + 1,
+        due_at=None,
+        updated_at=tx.now,
+        sender=tx.number,
+    )
+    return Claimed(sending, deliveries.part_of_row(required(part)))
+
+
+def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
+    tx.run(
+        "UPDATE delivery_parts SET state = 'failed', error = ? WHERE delivery_id = ? AND state = 'pending'",
+        error,
+        delivery_id,
+    )
+    return deliveries.settle(tx, delivery_id, DeliveryState.FAILED, error)
+
+
+def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool) -> Delivery:
+    """Write the outcome of an attempt; one that is no longer the part's latest changes nothing."""
+    row = tx.one(
+        f"SELECT {deliveries.PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? AND n = ?",
+        claimed.delivery_id,
+        claimed.n,
+    )
+    part = None if row is None else deliveries.part_of_row(row)
+    if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
+        return deliveries.need(tx, claimed.delivery_id)
+    lane = deliveries.need(tx, part.delivery_id).lane if isinstance(answer, ChannelError) else None
+    if isinstance(answer, ChannelMoved) and (lane is None or answer.to in ("", lane.to)):
+        answer = ChannelRefused(f"{answer.reason} (the platform names no other chat)")
+    tries, edits = Tries(part.attempts, part.waited_ms), part.draft_id is not None
+    made = after_attempt(answer, tries, takes_key=takes_key, edits=edits)
+    if made.leaves_draft:
+        drafts.abandon(tx, deliveries.need(tx, part.delivery_id))
+    delivery = _write(tx, part, made)
+    if lane is not None and isinstance(answer, ChannelMoved):
+        chats.move(tx, *_chat(lane), answer.to)
+        _follow(tx, lane, answer.to)
+    elif lane is not None and (hold_ms := account_hold_ms(answer)) is not None:
+        chats.hold(tx, lane.channel, lane.account_id, hold_ms)
+    return delivery
+
+
+def _chat(lane: DeliveryLane) -> ChatPlace:
+    return ChatPlace(lane.channel, lane.account_id, lane.to)
+
+
+def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
+    """Put all that stands in line for a chat at the end of the line of the id that it has now, in its order.
+
+    Message ids are those of the old chat: nothing is quoted or edited in the new one, and a draft stays behind.
+    """
+    moved_on = lines.take_places_of(tx, lane._replace(to=to), lane)
+    where, values = lines.in_lane(lane)
+    row = tx.one(f"SELECT id FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values)
+    tx.run(
+        "UPDATE delivery_parts SET draft_id = NULL, note = ? WHERE draft_id IS NOT NULL AND state <> 'sent' "
+        f"AND delivery_id IN (SELECT id FROM deliveries WHERE {where})",
+        LEFT_BEHIND,
+        *values,
+    )
+    tx.run(
+        f"UPDATE deliveries SET target = ?, position = position + ?, quotes = NULL WHERE {where}",
+        to,
+        moved_on,
+        *values,
+    )
+    if row is not None:
+        deliveries.update(tx, row[0], target=to)  # told of one, the lane looks for all
+
+
+def _write(tx: Tx, part: Part, made: Attempted) -> Delivery:
+    is_sent = made.state is DeliveryState.SENT
+    tx.run(
+        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ?, draft_id = ? "
+        "WHERE delivery_id = ? AND n = ?",
+        made.state.value,
+        made.message_id,
+        part.note if is_sent else made.error,
+        made.wait_ms or 0,
+        None if made.drops_draft else part.draft_id,
+        part.delivery_id,
+        part.n,
+    )
+    rows = tx.all(
+        "SELECT state, note FROM delivery_parts WHERE delivery_id = ? AND state <> 'dropped' ORDER BY n",
+        part.delivery_id,
+    )
+    state = state_of([DeliveryState(state) for state, _ in rows])
+    note = next((note for _, note in rows if note), None) if is_sent else None
+    due_at = None if made.wait_ms is None else tx.now + made.wait_ms
+    return deliveries.update(
+        tx, part.delivery_id, state=state.value, due_at=due_at, error=made.error or note, updated_at=tx.now
+    )
+
+
+# What was being sent when its process ended.
+_IS_LEFT = f"state = 'sending' AND NOT EXISTS ({ALIVE} AND number = deliveries.sender)"
+
+
+LEFT = f"SELECT 1 FROM deliveries WHERE {_IS_LEFT}"
+
+
+def any_sending(tx: Tx) -> bool:
+    """Whether a process ended while it was sending something."""
+    return tx.one(f"{LEFT} LIMIT 1") is not None
+
+
+def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
+    """Decide on every part that was being sent when its process ended."""
+    rows = tx.all(f"SELECT id, channel FROM deliveries WHERE {_IS_LEFT} ORDER BY id")
+    for delivery_id, channel in rows:
+        for part in deliveries.parts_of(tx, delivery_id):
+            is_repeatable = takes_key(channel) or part.draft_id is not None
+            made = after_crash(part.state, part.attempts, takes_key=is_repeatable)
+            if made is not None:
+                _write(tx, part, made)
+
+
+def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
+    """Name the lanes that have something to send, now or later."""
+    rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {lines.IN_LINE}")
+    return [DeliveryLane(*row) for row in rows]
+
+
+_WAITING = (
+    f"FROM deliveries WHERE {lines.IN_LINE} AND state = 'pending' AND coalesce(due_at, 0) <= ? AND updated_at < ?"
+)
+WAITING = f"SELECT 1 {_WAITING}"
+
+
+def lanes_left(tx: Tx, since_ms: int) -> list[DeliveryLane]:
+    """Name the lanes in which something has stood for so long that nobody may be about to send it."""
+    rows = tx.all(
+        f"SELECT DISTINCT channel, account_id, target, thread_id {_WAITING}",
+        tx.now,
+        tx.now - since_ms,
+    )
+    return [DeliveryLane(*row) for row in rows]
+
+
+def lanes_due(tx: Tx) -> list[DeliveryLane]:
+    """Name the lanes whose retry has come."""
+    rows = tx.all(
+        "SELECT channel, account_id, target, thread_id FROM deliveries "
+        "WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at",
+        tx.now,
+    )
+    return [DeliveryLane(*row) for row in rows]
+
+
+def next_due(tx: Tx) -> int | None:
+    """Tell when the next retry is due, after those that are."""
+    row = tx.one("SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL AND due_at > ?", tx.now)
+    return None if row is None else row[0]

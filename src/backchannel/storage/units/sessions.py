@@ -1,0 +1,420 @@
+"""Sessions: made by a first message, patched, reset, archived, listed and looked up."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from backchannel.core.facts import SessionChanged, TranscriptClosed
+from backchannel.core.headers import new_mark
+from backchannel.core.keys import Kind, SessionKey
+from backchannel.core.sessions import Making, Page, Session, SessionFilter, SessionIdEntry, SessionPatch, SessionStatus
+from backchannel.core.text import quoted
+from backchannel.core.visibility import VisibleScope
+from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
+from backchannel.storage.ids import new_session_id
+from backchannel.storage.tx import Tx, assignments, columns, required, row_reader
+from backchannel.storage.units import idempotency
+
+FIELDS = columns(Session.__struct_fields__)
+FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
+"""Tells sessions apart that were made in the same millisecond: runs are counted as they are accepted."""
+of_row = row_reader(Session)
+
+
+def find(tx: Tx, key: str) -> Session | None:
+    row = tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)
+    return None if row is None else of_row(row)
+
+
+def need(tx: Tx, key: str, expected_session_id: str | None = None) -> Session:
+    """Load a session that must be there and not be archived.
+
+    Raises:
+        SessionIdReplaced: it has another transcript than the one expected, or none.
+        SessionNotFound: it is not there.
+    """
+    session = find(tx, key)
+    check_current(tx, key, session, expected_session_id)
+    if session is None or session.archived_at is not None:
+        shown = tx.scheme.shown(key)
+        raise SessionNotFound(f"no session {shown!r} (sessions.list shows those there are)", sessionKey=shown)
+    return session
+
+
+def ensure(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> Session:
+    """Load a session to write to, making it if it is new, and starting it afresh if it was archived.
+
+    Raises:
+        SessionIdReplaced: it has another transcript than the one expected, or none.
+    """
+    session = find(tx, str(key))
+    check_current(tx, str(key), session, expected_session_id)
+    return ensure_found(tx, key, session)
+
+
+def ensure_found(tx: Tx, key: SessionKey, session: Session | None) -> Session:
+    """Do what `ensure` does, for a caller that has looked the session up already."""
+    if session is None:
+        return _create(tx, key, tx.scheme.kind(key))
+    check_kept(session)
+    return session if session.archived_at is None else _revive(tx, session)
+
+
+def check_kept(session: Session) -> None:
+    """Refuse to write to a session that is archived as soon as its active run has ended."""
+    if session.deleting:
+        raise Unavailable(f"session {session.key!r} is being deleted: try again in a moment", sessionKey=session.key)
+
+
+def of_flow(tx: Tx, key: SessionKey) -> Session:
+    """Load a session that takes part in a flow, archived or not.
+
+    One that does not exist is the main session of its agent, which may send before its first message: it is created
+    here.
+    """
+    return find(tx, str(key)) or _create(tx, key, Kind.MAIN)
+
+
+def _create(tx: Tx, key: SessionKey, kind: Kind) -> Session:
+    session_id = _new_transcript(tx, str(key))
+    channel = key.channel if key.chat_type is not None else None
+    row = tx.one(
+        "INSERT INTO sessions (key, agent_id, kind, session_id, created_at, updated_at, channel) "
+        f"VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        str(key),
+        key.agent,
+        kind.value,
+        session_id,
+        tx.now,
+        tx.now,
+        channel,
+    )
+    tx.tell(SessionChanged(str(key), "created"))
+    return of_row(required(row))
+
+
+def _revive(tx: Tx, session: Session) -> Session:
+    session_id = _new_transcript(tx, session.key)
+    tx.run(
+        "UPDATE sessions SET session_id = ?, archived_at = NULL, label = NULL, system_sent = 0, aborted_last_run = 0, "
+        "last_state = NULL, total_tokens = NULL, lives_ms = NULL, updated_at = ? WHERE key = ?",
+        session_id,
+        tx.now,
+        session.key,
+    )
+    tx.tell(SessionChanged(session.key, "created"))
+    return need(tx, session.key)
+
+
+def _new_transcript(tx: Tx, key: str) -> str:
+    session_id = new_session_id()
+    tx.run(
+        "INSERT INTO session_ids (session_id, key, mark, created_at) VALUES (?, ?, ?, ?)",
+        session_id,
+        key,
+        new_mark(os.urandom(10)),
+        tx.now,
+    )
+    return session_id
+
+
+def _end_transcript(tx: Tx, session_id: str, reason: str, at: int) -> None:
+    tx.run("UPDATE session_ids SET ended_at = ?, end_reason = ? WHERE session_id = ?", at, reason, session_id)
+
+
+def check_current(tx: Tx, key: str, session: Session | None, expected: str | None) -> None:
+    """Refuse a caller that named a session by its id, or saw it with one, when that is not its id now.
+
+    Every unit that such a caller may reach asks this about the session as the unit itself has found it: between
+    a look-up before the unit and the unit, the session can be deleted and another made under its key.
+    """
+    if expected is None:
+        return
+    shown = tx.scheme.shown(key)
+    if session is None or session.archived_at is not None:
+        message = f"there is no session {shown!r} now, so it has not the id {quoted(expected)}"
+        raise SessionIdReplaced(message, sessionKey=shown)
+    if expected != session.session_id:
+        raise SessionIdReplaced(
+            f"session {shown!r} now has the id {session.session_id!r}, not {expected!r}: "
+            "read it again, then repeat the call",
+            sessionKey=shown,
+            sessionId=session.session_id,
+        )
+
+
+def make(
+    tx: Tx,
+    key: SessionKey,
+    making: Making,
+    *,
+    expected_session_id: str | None = None,
+    idempotency_key: str | None = None,
+    digest: str | None = None,
+) -> None:
+    """Make a session, once for each idempotency key; what became of it since stays as it is.
+
+    Raises:
+        IdempotencyConflict, LabelInUse, ScopeMissing, SessionIdReplaced
+    """
+
+    def do() -> str:
+        return make_now(tx, key, making, expected_session_id).session_id
+
+    idempotency.once(tx, idempotency_key, digest, do)
+
+
+def make_now(tx: Tx, key: SessionKey, making: Making, expected_session_id: str | None = None) -> Session:
+    """Make a session, or change one that is there as far as its maker may.
+
+    Raises:
+        LabelInUse, ScopeMissing, SessionIdReplaced
+    """
+    there = find(tx, str(key))
+    if there is not None and there.archived_at is None:
+        making.check_change(there)
+    return patch(tx, key, making.settings, expected_session_id=expected_session_id)
+
+
+def patch(tx: Tx, key: SessionKey, change: SessionPatch, *, expected_session_id: str | None = None) -> Session:
+    """Change a session's settings, making it if it is new.
+
+    Raises:
+        LabelInUse, SessionIdReplaced
+    """
+    session = ensure(tx, key, expected_session_id)
+    if isinstance(change.label, str):
+        _check_label_is_free(tx, session, change.label)
+    given = {name: value for name, value in msgspec.structs.asdict(change).items() if value is not msgspec.UNSET}
+    if not given:
+        return session
+    tx.tell(SessionChanged(session.key, "patch"))
+    return update(tx, session.key, f"{assignments(given)}, updated_at = ?", *given.values(), tx.now)
+
+
+def _check_label_is_free(tx: Tx, session: Session, label: str) -> None:
+    holder = tx.one(
+        "SELECT key FROM sessions WHERE agent_id = ? AND label = ? AND archived_at IS NULL AND key <> ?",
+        session.agent_id,
+        label,
+        session.key,
+    )
+    if holder is not None:
+        shown = tx.scheme.shown(holder[0])
+        raise LabelInUse(
+            f"the label {label!r} belongs to {shown!r}: choose another, or clear that one first "
+            f"(`backchannel sessions label {shown} --clear`)",
+            sessionKey=shown,
+        )
+
+
+def reset(tx: Tx, key: str) -> Session:
+    """Start a new transcript under the same key; the active run is asked to stop and ends in the old one."""
+    session = need(tx, key)
+    check_kept(session)
+    _end_transcript(tx, session.session_id, "reset", tx.now)
+    _take_back_grants(tx, key)
+    tx.run(
+        "UPDATE sessions SET session_id = ?, system_sent = 0, aborted_last_run = 0, last_state = NULL, "
+        "total_tokens = NULL, updated_at = ? WHERE key = ?",
+        _new_transcript(tx, key),
+        tx.now,
+        key,
+    )
+    tx.tell(SessionChanged(key, "reset"))
+    return need(tx, key)
+
+
+def check_deletable(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> None:
+    """Refuse to delete a main session, or one that is not there, or not the one expected."""
+    need(tx, str(key), expected_session_id)
+    if tx.scheme.is_main(key):
+        shown = tx.scheme.shown(str(key))
+        raise MainSessionKept(
+            f"{shown!r} is the main session of {key.agent!r} and cannot be deleted: use sessions.reset",
+            sessionKey=shown,
+        )
+
+
+def archive_when_idle(tx: Tx, session: Session) -> None:
+    """Archive a session that is being deleted, once none of its runs is left; each that ends looks again."""
+    if session.deleting and session.status is SessionStatus.IDLE and not session.flushing:
+        archive(tx, session)
+
+
+def archive(tx: Tx, session: Session, *, as_of: int | None = None) -> None:
+    """Take a session out of the lists and close its transcript for good; `as_of` is the time in its file's name."""
+    at = tx.now if as_of is None else as_of
+    _end_transcript(tx, session.session_id, "deleted", at)
+    _take_back_grants(tx, session.key)
+    tx.run(
+        "UPDATE sessions SET archived_at = ?, deleting = 0, updated_at = ? WHERE key = ?",
+        at,
+        tx.now,
+        session.key,
+    )
+    is_named = session.spawned_by is not None and at == tx.now
+    tx.tell(TranscriptClosed(session.key, session.session_id, at, is_named))
+    tx.tell(SessionChanged(session.key, "delete"))
+
+
+def _take_back_grants(tx: Tx, key: str) -> None:
+    """Forget which tools an owner has allowed for good: that was said of the conversation which ends here."""
+    tx.run("DELETE FROM approval_grants WHERE session_key = ?", key)
+
+
+def required_session(tx: Tx, key: str) -> Session:
+    """Load a session that rows point to, archived or not."""
+    return of_row(required(tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)))
+
+
+def counts(tx: Tx) -> dict[str, int]:
+    """Count the sessions of each agent that are not archived."""
+    return dict(tx.all("SELECT agent_id, count(*) FROM sessions WHERE archived_at IS NULL GROUP BY agent_id"))
+
+
+def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:
+    """Change columns of a session, and load it as it is then."""
+    return of_row(required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? RETURNING {FIELDS}", *values, key)))
+
+
+def by_id(tx: Tx, session_id: str) -> SessionIdEntry | None:
+    row = tx.one("SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id = ?", session_id)
+    return None if row is None else msgspec.convert(row, SessionIdEntry, strict=False)
+
+
+def transcripts_after(tx: Tx, after: str, limit: int) -> list[SessionIdEntry]:
+    """List all transcripts that have messages, those of ended sessions too, by their ids."""
+    rows = tx.all(
+        "SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id > ? AND next_seq > 0 "
+        "AND coalesce(end_reason, '') <> 'importing' ORDER BY session_id LIMIT ?",
+        after,
+        limit,
+    )
+    return [msgspec.convert(row, SessionIdEntry, strict=False) for row in rows]
+
+
+def labelled(tx: Tx, label: str, agent_id: str | None) -> list[Session]:
+    where, values = "label = ? AND archived_at IS NULL", [label]
+    if agent_id is not None:
+        where += " AND agent_id = ?"
+        values.append(agent_id)
+    return [of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY key", *values)]
+
+
+def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offset: int = 0) -> list[Session]:
+    """List sessions, newest first."""
+    conditions, values = _conditions(wanted)
+    if after is not None:
+        # Written so that the index is entered at this row: with a plain OR it would be scanned from the newest.
+        conditions.append("updated_at <= ? AND (updated_at < ? OR key > ?)")
+        values += [after.updated_at, after.updated_at, after.key]
+    where = " AND ".join(conditions)
+    if wanted.visible is not None and not wanted.visible.everything:
+        where, values = _among(_visible(wanted.visible), where, values, limit + offset)
+    elif wanted.archived is None:
+        where, values = _among(_EITHER, where, values, limit + offset)
+    rows = tx.all(
+        f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
+        *values,
+        limit,
+        offset,
+    )
+    return msgspec.convert(rows, list[Session], strict=False)  # at once: lists are long
+
+
+_EITHER: list[tuple[str, tuple[Any, ...]]] = [("archived_at IS NULL", ()), ("archived_at IS NOT NULL", ())]
+
+
+def _visible(scope: VisibleScope) -> list[tuple[str, tuple[Any, ...]]]:
+    """Name the branches of what a caller sees."""
+    branches: list[tuple[str, tuple[Any, ...]]] = [("key = ?", (scope.key,))]
+    if scope.spawned_by is not None:
+        branches.append(("spawned_by = ?", (scope.spawned_by,)))
+    return branches + [("agent_id = ?", (agent_id,)) for agent_id in scope.agent_ids]
+
+
+def _among(
+    branches: list[tuple[str, tuple[Any, ...]]], where: str, values: list[Any], limit: int
+) -> tuple[str, list[Any]]:
+    """Narrow a list to the newest of each branch, found by the branch's own index."""
+    newest = " UNION ".join(
+        f"SELECT key FROM (SELECT key FROM sessions WHERE {branch} AND {where} "
+        "ORDER BY updated_at DESC, key LIMIT ?) AS newest"
+        for branch, _ in branches
+    )
+    return f"key IN ({newest})", [value for _, given in branches for value in (*given, *values, limit)]
+
+
+def _conditions(wanted: SessionFilter) -> tuple[list[str], list[Any]]:
+    conditions = ["1 = 1" if wanted.archived is None else f"archived_at IS {'NOT ' if wanted.archived else ''}NULL"]
+    values: list[Any] = []
+    for column, value in (
+        ("agent_id", wanted.agent_id),
+        ("label", wanted.label),
+        ("spawned_by", wanted.spawned_by),
+    ):
+        if value is not None:
+            conditions.append(f"{column} = ?")
+            values.append(value)
+    if wanted.kinds:
+        conditions.append(f"kind IN ({', '.join('?' for _ in wanted.kinds)})")
+        values += wanted.kinds
+    if wanted.updated_since is not None:
+        conditions.append("updated_at >= ?")
+        values.append(wanted.updated_since)
+    if wanted.search:
+        conditions.append(_SEARCH)
+        values += [f"%{_escape_like(wanted.search)}%"] * 3
+    return conditions, values
+
+
+_SEARCH = (
+    "(" + " OR ".join(rf"lower({name}) LIKE lower(?) ESCAPE '\'" for name in ("key", "label", "display_name")) + ")"
+)
+
+
+def _escape_like(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def child_keys(tx: Tx, key: str) -> list[str]:
+    """Name the sessions that one has spawned, oldest first, archived ones included: there may be thousands."""
+    rows = tx.all(f"SELECT key FROM sessions WHERE spawned_by = ? ORDER BY created_at, {FIRST_RUN}, key", key)
+    return [child for (child,) in rows]
+
+
+def agents_with_sessions(tx: Tx) -> list[str]:
+    """Name every agent that has a session, by jumping from one to the next in the index."""
+    rows = tx.all(
+        "WITH RECURSIVE found(agent_id) AS ("
+        "SELECT min(agent_id) FROM sessions WHERE archived_at IS NULL UNION ALL "
+        "SELECT (SELECT min(agent_id) FROM sessions WHERE archived_at IS NULL AND agent_id > found.agent_id) "
+        "FROM found WHERE found.agent_id IS NOT NULL) SELECT agent_id FROM found WHERE agent_id IS NOT NULL"
+    )
+    return [agent_id for (agent_id,) in rows]
+
+
+def exchanges_of(tx: Tx, key: str) -> list[tuple[str, str, int]]:
+    """List the open exchanges that a session takes part in: id, state, time of the last step."""
+    rows = tx.all(
+        "SELECT id, state, updated_at FROM exchanges WHERE requester_key = ? AND state <> 'done' "
+        "UNION SELECT id, state, updated_at FROM exchanges WHERE target_key = ? AND state <> 'done' ORDER BY 3",
+        key,
+        key,
+    )
+    return [(id_, state, at) for id_, state, at in rows]
+
+
+def receipts_of(tx: Tx, key: str, since: int) -> list[tuple[str, str, int, str | None]]:
+    """List a session's deliveries that are open, or were settled since a time: id, state, time, error."""
+    rows = tx.all(
+        "SELECT id, state, updated_at, error FROM deliveries WHERE session_key = ? "
+        "AND (state IN ('pending', 'sending', 'failed', 'uncertain') OR updated_at >= ?) ORDER BY number",
+        key,
+        since,
+    )
+    return [(id_, state, at, error) for id_, state, at, error in rows]

@@ -1,0 +1,286 @@
+"""Steps: each model reply and each tool result is committed before the next begins."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.exchange_values import WaitEnd
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Message, Role, text_content
+from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall, function_model
+from backchannel.core.timeline import RunEventKind
+from backchannel.storage.events import CallClosed, RunUnanswered
+from backchannel.storage.ids import new_id
+from backchannel.storage.tx import Tx, columns, row_reader
+from backchannel.storage.units import approvals, deliveries, messages, run_events, runs
+from backchannel.storage.units.flows import exchanges, spawns
+from backchannel.storage.units.runs import Sets
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The run after a step, and the calls its reply asks for; none means that the run has ended ok."""
+
+    run: Run
+    calls: list[ToolCall]
+
+
+def commit_reply(tx: Tx, fence: Fence, step: Step) -> Committed:
+    """Write a model's reply. One without tool calls is the last: the run ends in the same commit."""
+    run = runs.unstopped(tx, fence)
+    if step.leaves_calls:
+        close_open(tx, run, Outcome(state=RunState.OK))
+    messages.append(tx, run.session_key, run.session_id or "", step.reply)
+    cost = step.usage.cost
+    changed = {
+        "step": run.step + 1,
+        "ran_ms": step.ran_ms,
+        "ran_at": tx.now,
+        "answered_by": step.reply.model,
+        "tokens_in": run.tokens_in + step.usage.input,
+        "tokens_out": run.tokens_out + step.usage.output,
+        "cost": run.cost if cost is None else (run.cost or 0) + cost,
+    }
+    planned = _plan(tx, run, step.reply)
+    used = _used(run, step)
+    if planned:
+        tx.run(f"UPDATE sessions SET {used.sql.rstrip(', ')} WHERE key = ?", *used.values, run.session_key)
+        return Committed(runs.update(tx, run.id, crashes=0, reply=step.reply.text, **changed), planned)
+    return Committed(runs.close(tx, run, Outcome(state=RunState.OK), step.reply.text, used, **changed), [])
+
+
+def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
+    planned = [
+        ToolCall(
+            id=block.id,
+            run_id=run.id,
+            step=run.step,
+            position=position,
+            name=block.name,
+            arguments=msgspec.json.encode(block.arguments).decode(),
+            state=CallState.PLANNED,
+            started_at=tx.now,
+        )
+        for position, block in enumerate(reply.tool_calls)
+    ]
+    for call in planned:
+        insert_call(tx, call)
+    return planned
+
+
+def _used(run: Run, step: Step) -> Sets:
+    """Say what a step changes in its session's row."""
+    usage, session_id = step.usage, run.session_id
+    # How full the window is belongs to the transcript that the call was made for, which a reset may have replaced.
+    return Sets(
+        "tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
+        "cost = coalesce(cost + ?, cost, ?), "
+        "total_tokens = CASE WHEN session_id = ? THEN ? ELSE total_tokens END, "
+        "context_tokens = CASE WHEN session_id = ? THEN ? ELSE context_tokens END, "
+        "system_sent = CASE WHEN session_id = ? THEN 1 ELSE system_sent END, ",
+        (
+            usage.input,
+            usage.output,
+            usage.cost,
+            usage.cost,
+            session_id,
+            usage.total,
+            session_id,
+            step.context_tokens,
+            session_id,
+        ),
+    )
+
+
+def note_retry(tx: Tx, fence: Fence, why: str, wait_ms: int) -> None:
+    """Write down that a model failed and is asked again after a pause; nothing else is kept of the attempt."""
+    run_events.add(tx, runs.owned(tx, fence), RunEventKind.RETRY, until_at=tx.now + wait_ms, why=why)
+
+
+def start_call(tx: Tx, fence: Fence, call_id: str) -> None:
+    """Mark a call before it begins: after a crash its effect is unknown, and it is not repeated."""
+    runs.unstopped(tx, fence)
+    mark_started(tx, call_id)
+
+
+def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
+    """Write a tool's result; a call that has one already keeps it."""
+    run = runs.unstopped(tx, fence)
+    call = find_call(tx, result.tool_call_id or "")
+    if call is None or call.state is CallState.DONE:
+        return
+    messages.append(tx, run.session_key, run.session_id or "", result)
+    mark_done(tx, call.id)
+    tx.happened(CallClosed(call.id, WaitEnd.BROKEN if result.is_error else WaitEnd.ANSWERED))
+    deliveries.post_call(tx, run, call)
+    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
+
+
+def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
+    """Record a function agent's call, or return what is recorded of it already."""
+    runs.unstopped(tx, fence)
+    known = find_call(tx, call.id)
+    if known is None:
+        known = msgspec.structs.replace(call, started_at=tx.now)
+        insert_call(tx, known)
+    return known
+
+
+def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str, ran_ms: int) -> None:
+    """Write the result of a function agent's call.
+
+    `recorded` is what the call gives again when the function is run again. A call that is in the transcript already,
+    because its run had ended and was retried, stays there as it is.
+    """
+    run = runs.unstopped(tx, fence)
+    call_id = result.tool_call_id or ""
+    call = find_call(tx, call_id)
+    mark_done(tx, call_id, recorded)
+    tx.happened(CallClosed(call_id, WaitEnd.BROKEN if result.is_error else WaitEnd.ANSWERED))
+    if call is not None and call.state is not CallState.DONE:
+        append_function_call(tx, run, call, result)
+        deliveries.post_call(tx, run, call)
+    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
+
+
+def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int) -> Run:
+    """End a run that its holder works on; with `tells_failure`, whoever was owed an answer is told in the same commit.
+
+    `reply` is what step `at_step` had written when it was stopped; if that step was committed after all, the whole
+    of it is in the transcript already.
+    """
+    run = runs.owned(tx, fence)
+    if run.abort_requested:
+        outcome = runs.ABORTED  # the caller was told so: it stands, whatever the run came to at the same moment
+    close_open(tx, run, outcome)
+    text = run.reply
+    if reply is not None and run.step == at_step:
+        reply = msgspec.structs.replace(reply, stop_reason=outcome.state.value)
+        messages.append(tx, run.session_key, run.session_id or "", reply)
+        text = reply.text
+    ended = runs.close(tx, run, outcome, text, ran_ms=ran_ms)
+    if tx.tells_failures:
+        tx.happened(RunUnanswered(ended))
+    return ended
+
+
+# Tool calls: planned with the reply that asks for them, marked before they begin, done with their result.
+#
+# A call's result enters the transcript in the commit that marks it done, so each call has exactly one.
+
+FIELDS = columns(ToolCall.__struct_fields__[:-1])
+_IS_ASKED = "EXISTS (SELECT 1 FROM approvals WHERE call_id = tool_calls.id)"
+call_of_row = row_reader(ToolCall)
+
+
+def find_call(tx: Tx, call_id: str) -> ToolCall | None:
+    row = tx.one(f"SELECT {FIELDS}, {_IS_ASKED} FROM tool_calls WHERE id = ?", call_id)
+    return None if row is None else call_of_row(row)
+
+
+def insert_call(tx: Tx, call: ToolCall) -> None:
+    tx.run(
+        f"INSERT INTO tool_calls ({FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+        call.id,
+        call.run_id,
+        call.step,
+        call.position,
+        call.name,
+        call.arguments,
+        call.state.value,
+        call.result,
+        call.started_at,
+    )
+
+
+def open_calls(tx: Tx, run_id: str) -> list[ToolCall]:
+    """List a run's calls that have no result yet, in order."""
+    rows = tx.all(
+        f"SELECT {FIELDS}, {_IS_ASKED} FROM tool_calls WHERE run_id = ? AND state <> 'done' ORDER BY step, position",
+        run_id,
+    )
+    return [call_of_row(row) for row in rows]
+
+
+def mark_started(tx: Tx, call_id: str) -> None:
+    tx.run(
+        "UPDATE tool_calls SET state = 'started', started_at = ? WHERE id = ? AND state = 'planned'", tx.now, call_id
+    )
+
+
+def mark_done(tx: Tx, call_id: str, result: str | None = None) -> None:
+    tx.run("UPDATE tool_calls SET state = 'done', result = ?, ended_at = ? WHERE id = ?", result, tx.now, call_id)
+
+
+def close_open(tx: Tx, run: Run, outcome: Outcome | None) -> None:
+    """Give every call that is still open an error result: the run ends, or leaves its lane without an outcome.
+
+    No call may stay unanswered, for others write to the transcript now.
+    """
+    how = "was interrupted too often" if outcome is None else f"ended ({outcome.state})"
+    for call in open_calls(tx, run.id):
+        how_far = _how_far(tx, call)
+        approvals.close(tx, call.id)
+        result = result_message(run, call, f"The run {how} before this call had a result; {how_far}.", tx.now)
+        if call.step < 0:
+            _close_function_call(tx, run, call, result, leaves_trace=outcome is not None and how_far != _NOT_DONE)
+        else:
+            mark_done(tx, call.id)
+            messages.append(tx, run.session_key, run.session_id or "", result)
+        tx.happened(CallClosed(call.id, WaitEnd.BROKEN))
+
+
+def _how_far(tx: Tx, call: ToolCall) -> str:
+    """Describe how far an open call came, so that the model does not repeat what was done.
+
+    A session tool is never marked as started: what it has set going is found by the id of the call.
+    """
+    if call.state is CallState.STARTED:
+        return "its effect is unknown"
+    return exchanges.describe_call(tx, call.id) or spawns.describe_call(tx, call.id) or _NOT_DONE
+
+
+_NOT_DONE = "it was not carried out"
+
+
+def _close_function_call(tx: Tx, run: Run, call: ToolCall, result: Message, *, leaves_trace: bool) -> None:
+    """Close a call of a function; one that was not started is removed.
+
+    So is one of a session tool when the run only leaves its lane: the function asks again, and finds what it has sent.
+    """
+    if call.state is CallState.STARTED or leaves_trace:
+        mark_done(tx, call.id)
+        append_function_call(tx, run, call, result)
+    else:
+        tx.run("DELETE FROM tool_calls WHERE id = ?", call.id)
+
+
+def append_function_call(tx: Tx, run: Run, call: ToolCall, result: Message) -> None:
+    """Write a function agent's call with its result, as a model's stand there: a call that is open is not yet there.
+
+    A function may make several calls at once. Each enters the transcript as it is answered, so that nothing ever stands
+    between a call and its result.
+    """
+    asked = Message(
+        id=new_id(),
+        role=Role.ASSISTANT,
+        content=(call.block,),
+        timestamp=result.timestamp,
+        run_id=run.id,
+        model=function_model(SessionKey.stored(run.session_key).agent),
+    )
+    for message in (asked, result):
+        messages.append(tx, run.session_key, run.session_id or "", message)
+
+
+def result_message(run: Run, call: ToolCall, text: str, now: int) -> Message:
+    """Make the error result of a call that did not give one itself."""
+    return Message(
+        id=new_id(),
+        role=Role.TOOL_RESULT,
+        content=text_content(text),
+        timestamp=now,
+        run_id=run.id,
+        tool_call_id=call.id,
+        tool_name=call.name,
+        is_error=True,
+    )

@@ -1,0 +1,56 @@
+"""Access tokens: only their hashes are kept."""
+
+from __future__ import annotations
+
+from backchannel.core.facts import TokenEnded
+from backchannel.core.records import TokenRow
+from backchannel.storage.tx import Row, Tx
+from backchannel.storage.units import devices
+
+_FIELDS = "id, digest, scopes, session_key, label, created_at, revoked_at"
+
+
+def _token(row: Row) -> TokenRow:
+    id_, digest, scopes, session_key, label, created_at, revoked_at = row
+    return TokenRow(
+        id=id_,
+        digest=digest,
+        scopes=tuple(scopes.split()),
+        session_key=session_key,
+        label=label,
+        created_at=created_at,
+        revoked_at=revoked_at,
+    )
+
+
+def create(tx: Tx, token: TokenRow) -> None:
+    tx.run(
+        f"INSERT INTO tokens ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        token.id,
+        token.digest,
+        " ".join(token.scopes),
+        token.session_key,
+        token.label,
+        token.created_at,
+        token.revoked_at,
+    )
+
+
+def all_tokens(tx: Tx) -> list[TokenRow]:
+    return [_token(row) for row in tx.all(f"SELECT {_FIELDS} FROM tokens ORDER BY created_at, id")]
+
+
+def by_digest(tx: Tx, digest: str) -> TokenRow | None:
+    """Find a token that still counts by its hash."""
+    row = tx.one(f"SELECT {_FIELDS} FROM tokens WHERE digest = ? AND revoked_at IS NULL", digest)
+    return None if row is None else _token(row)
+
+
+def revoke(tx: Tx, token_id: str) -> bool:
+    """End a token and the device tokens that were made from it, or one of those; returns whether it counted."""
+    ended = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL RETURNING id"
+    if tx.one(ended, tx.now, token_id) is None:
+        return devices.revoke(tx, token_id)
+    devices.revoke_of(tx, token_id)
+    tx.tell(TokenEnded(token_id))
+    return True

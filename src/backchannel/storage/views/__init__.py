@@ -1,0 +1,1 @@
+"""Views: queries that only read."""

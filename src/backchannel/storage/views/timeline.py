@@ -1,0 +1,145 @@
+"""Reads all that is stored about one run, for its timeline; `core/timeline.py` puts it in order.
+
+Each read has a limit, so that a run of any length is told in bounded time; a timeline that misses something says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from backchannel.core.messages import Message, Role, decode_message
+from backchannel.core.runs import Run, ToolCall
+from backchannel.core.text import quoted
+from backchannel.core.timeline import CallFlow, RunStory, Timeline, build_timeline
+from backchannel.errors import RunNotFound
+from backchannel.storage.tx import Tx
+from backchannel.storage.units import approvals, run_events, runs, steps
+
+MOST_EVENTS = 500
+MOST_CALLS = 1000
+MOST_MESSAGES = 5000
+"""How many messages of a transcript are looked at, those of other runs included."""
+MOST_BYTES = 8 * 1024 * 1024
+READ_AT_ONCE = 32
+_LAST = "\U0010ffff"
+
+
+class RunTimeline(msgspec.Struct, frozen=True):
+    """A run and its timeline, both from the same read."""
+
+    run: Run
+    timeline: Timeline
+
+
+def timeline(tx: Tx, run_id: str) -> RunTimeline:
+    """Tell what a run did, step by step.
+
+    Raises:
+        RunNotFound: there is none of this id.
+    """
+    run = runs.find(tx, run_id)
+    if run is None:
+        raise RunNotFound(f"no run {quoted(run_id)} (runs.list shows those there are)", runId=run_id)
+    messages, is_cut = _messages(tx, run)
+    calls = _calls(tx, run)
+    story = RunStory(
+        run=run,
+        messages=messages,
+        calls=calls,
+        events=run_events.of_run(tx, run_id, MOST_EVENTS),
+        flows=_flows(tx, run),
+        approvals=approvals.of_calls(tx, *_range(run), MOST_CALLS),
+        delivery_id=_delivery(tx, run),
+        is_cut=is_cut or len(calls) == MOST_CALLS,
+    )
+    return RunTimeline(run, build_timeline(story))
+
+
+def _messages(tx: Tx, run: Run) -> tuple[list[Message], bool]:
+    """Read a run's messages, beginning with the one it answers, and tell whether there may be more.
+
+    Usually they follow each other in the transcript, and reading stops behind the last. Where the run was set aside or
+    retried, messages of other runs stand between them and are skipped.
+    """
+    place = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", run.message_id, run.session_id)
+    if place is None:
+        return [], False
+    own: list[Message] = []
+    count = size = replies = 0
+    for line in _lines(tx, run.session_id or "", int(place[0])):
+        message = decode_message(line)
+        count, size = count + 1, size + len(line)
+        if message.run_id == run.id:
+            own.append(message)
+            replies += message.role is Role.ASSISTANT
+        elif run.is_finished and replies >= run.step:
+            return own, False
+        if count == MOST_MESSAGES or size > MOST_BYTES:
+            return own, True
+    return own, False
+
+
+def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
+    """Yield stored messages from a place on, a few at a time: most runs need no more than the first few."""
+    while True:
+        rows = tx.all(
+            "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
+            session_id,
+            seq,
+            READ_AT_ONCE,
+        )
+        yield from (body for _, body in rows)
+        if len(rows) < READ_AT_ONCE:
+            return
+        seq = rows[-1][0] + 1
+
+
+# A call's id begins with its run's id. So everything that a run's calls have started is one range of an index.
+
+
+def _calls(tx: Tx, run: Run) -> list[ToolCall]:
+    rows = tx.all(
+        f"SELECT {steps.FIELDS} FROM tool_calls WHERE id > ? AND id < ? AND run_id = ? LIMIT ?",
+        *_range(run),
+        run.id,
+        MOST_CALLS,
+    )
+    calls = [steps.call_of_row(row) for row in rows]
+    return sorted(calls, key=lambda call: (call.step, call.position))
+
+
+def _flows(tx: Tx, run: Run) -> dict[str, CallFlow]:
+    """Find, by call id, the exchange or spawn that each call has started, and the wait it is in."""
+    first, last = _range(run)
+    flows: dict[str, CallFlow] = {}
+    for call_id, id_, key, delivery_id in tx.all(
+        "SELECT call_id, id, target_key, delivery_id FROM exchanges WHERE call_id > ? AND call_id < ? LIMIT ?",
+        first,
+        last,
+        MOST_CALLS,
+    ):
+        flows[call_id] = CallFlow(exchange_id=id_, session_key=key, delivery_id=delivery_id)
+    for call_id, key, delivery_id in tx.all(
+        "SELECT call_id, child_key, delivery_id FROM spawns WHERE call_id > ? AND call_id < ? LIMIT ?",
+        first,
+        last,
+        MOST_CALLS,
+    ):
+        flows[call_id] = CallFlow(session_key=key, is_child=True, delivery_id=delivery_id)
+    for call_id, until_at in tx.all(
+        "SELECT call_id, until_at FROM waits WHERE call_id > ? AND call_id < ? LIMIT ?", first, last, MOST_CALLS
+    ):
+        flows[call_id] = replace(flows.get(call_id, CallFlow()), waits_until=until_at)
+    return flows
+
+
+def _range(run: Run) -> tuple[str, str]:
+    return f"{run.id}/", f"{run.id}/{_LAST}"
+
+
+def _delivery(tx: Tx, run: Run) -> str | None:
+    row = tx.one("SELECT id FROM deliveries WHERE run_id = ? ORDER BY number DESC LIMIT 1", run.id)
+    return None if row is None else str(row[0])

@@ -1,0 +1,73 @@
+"""What is wrong, as far as rows tell: counted for `status` and the metrics."""
+
+from __future__ import annotations
+
+from backchannel.core.records import Troubles, Unfinished
+from backchannel.storage.tx import LIVE, Tx, required
+from backchannel.storage.units.lines import IN_LINE
+
+PROBE_BYTES = 65_536
+"""As much as accepting a short message takes: some 16 pages in the log of the database."""
+_UNSETTLED = "state IN ('pending', 'sending', 'failed', 'uncertain')"
+_FAILED = "state IN ('error', 'timeout')"  # in the words of their index
+
+
+def look(tx: Tx, since: int) -> Troubles:
+    """Count what is wrong now, and the runs that failed since a time."""
+    (runs_failed,) = required(tx.one(f"SELECT count(*) FROM runs WHERE {_FAILED} AND ended_at >= ?", since))
+    aside = tx.one(f"SELECT count(*), min(resume_at) FROM runs WHERE {LIVE} AND resume_at IS NOT NULL")
+    runs_set_aside, next_resume_at = required(aside)
+    return Troubles(
+        deliveries=dict(tx.all(f"SELECT state, count(*) FROM deliveries WHERE {_UNSETTLED} GROUP BY state")),
+        waiting=dict(tx.all(f"SELECT channel, count(*) FROM deliveries WHERE {IN_LINE} GROUP BY channel")),
+        runs_failed=runs_failed,
+        runs_set_aside=runs_set_aside,
+        next_resume_at=next_resume_at,
+        jobs=required(tx.one("SELECT count(*) FROM cron_jobs"))[0],
+        jobs_stopped=[id_ for (id_,) in tx.all("SELECT id FROM cron_jobs WHERE error IS NOT NULL ORDER BY id")],
+    )
+
+
+def delivery_counts(tx: Tx) -> dict[str, dict[str, int]]:
+    """Count what is to be sent over each channel, and what did not surely arrive, by state."""
+    counts: dict[str, dict[str, int]] = {}
+    for channel, state, count in tx.all(
+        f"SELECT channel, state, count(*) FROM deliveries WHERE {_UNSETTLED} AND channel IS NOT NULL GROUP BY 1, 2"
+    ):
+        counts.setdefault(channel, {})[state] = count
+    return counts
+
+
+def unfinished(tx: Tx) -> Unfinished:
+    """Count the runs that go on."""
+    rows = tx.all(
+        "SELECT (SELECT f.id FROM sessions s JOIN function_agents f ON f.id = s.agent_id WHERE s.key = r.session_key), "
+        "CASE WHEN resume_at IS NOT NULL THEN 'set_aside' WHEN state = 'running' THEN 'interrupted' ELSE 'queued' END, "
+        f"count(*), min(resume_at) FROM runs r WHERE {LIVE} GROUP BY 1, 2"
+    )
+    of_functions: dict[str, int] = {}
+    for function, _, count, _ in rows:
+        if function is not None:
+            of_functions[function] = of_functions.get(function, 0) + count
+    others = [row for row in rows if row[0] is None]
+    return Unfinished(
+        **{kind: count for _, kind, count, _ in others},
+        resume_at=min((at for *_, at in others if at is not None), default=None),
+        of_functions=of_functions,
+    )
+
+
+def probe(tx: Tx, body: str) -> None:
+    """Write as much as accepting a message takes; `body` must be another one each time, or nothing is written."""
+    tx.run("INSERT INTO probe (id, body) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body", body)
+
+
+def remember_default_model(tx: Tx, model: str, demo: str) -> str | None:
+    """Note which model agents without one have at this start; returns the last that was not the demo, at an earlier."""
+    tx.run("UPDATE processes SET default_model = ? WHERE number = ?", model, tx.number)
+    row = tx.one(
+        "SELECT default_model FROM processes WHERE default_model <> ? AND number < ? ORDER BY number DESC LIMIT 1",
+        demo,
+        tx.number,
+    )
+    return None if row is None else row[0]
