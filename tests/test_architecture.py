@@ -14,6 +14,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "backchannel"
 ORDER = [
     "core",
+    "wire",
     "config",
     "storage",
     "agents",

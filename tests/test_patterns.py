@@ -22,8 +22,8 @@ import pytest
 
 import backchannel
 from backchannel.agents.demo_talk import header_pattern
-from backchannel.core import credentials
-from backchannel.core.known_secrets import secrets_pattern
+from backchannel.core.secrets import credentials
+from backchannel.core.secrets.known import secrets_pattern
 from tests.support.timing import grows_linearly
 
 SMALL = 6_000
@@ -33,8 +33,8 @@ MATCHES = frozenset({"match", "fullmatch"})
 _SHAPES = (*credentials._KEYS, *credentials._SHAPES, *credentials._FOLDED_SHAPES)
 MADE_WHEN_ASKED = {
     "agents/demo_talk.py": (header_pattern("mark"),),
-    "core/credentials.py": (*(each.pattern for each in _SHAPES), *map(credentials._pair, credentials._WORDS)),
-    "core/known_secrets.py": (secrets_pattern(["secret-one", "secret-two"]),),
+    "core/secrets/credentials.py": (*(each.pattern for each in _SHAPES), *map(credentials._pair, credentials._WORDS)),
+    "core/secrets/known.py": (secrets_pattern(["secret-one", "secret-two"]),),
 }
 """Patterns that are compiled while the program runs: samples of each."""
 FILLERS = [

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from backchannel.core.commands.control_words import ANNOUNCE_SKIP
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
-from backchannel.core.control_words import ANNOUNCE_SKIP
-from backchannel.core.exchange_texts import ANNOUNCE_LINE
+from backchannel.core.flows.exchange_texts import ANNOUNCE_LINE
 from backchannel.core.messages import Role, TextBlock, ToolCallBlock, Usage
 
 REPLY = "All quiet: the three ships that were due have come in, and nobody has asked for the pilot since noon."

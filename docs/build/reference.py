@@ -22,7 +22,6 @@ from backchannel.cli.options import EXIT_CODES
 from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import SettingKind, kind_of
 from backchannel.core.excerpts import TEXT_LIMIT
-from backchannel.core.rows import Row, SessionRow
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
 from backchannel.gateway.connections import Method
@@ -31,6 +30,7 @@ from backchannel.gateway.protocol import EVENTS, Connect
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
 from backchannel.version import PROTOCOL_VERSION
+from backchannel.wire.rows import Row, SessionRow
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from backchannel.agents.registry import FunctionContext as FunctionContext
     from backchannel.agents.registry import ToolFailed as ToolFailed
     from backchannel.agents.scripted import ScriptedModel as ScriptedModel
-    from backchannel.core.channels import Channel as Channel
-    from backchannel.core.channels import ChannelBusy as ChannelBusy
-    from backchannel.core.channels import ChannelHealth as ChannelHealth
-    from backchannel.core.channels import ChannelMoved as ChannelMoved
-    from backchannel.core.channels import ChannelRefused as ChannelRefused
-    from backchannel.core.channels import ChannelSettings as ChannelSettings
-    from backchannel.core.channels import ChannelSilent as ChannelSilent
-    from backchannel.core.channels import ChannelUnusable as ChannelUnusable
-    from backchannel.core.channels import Draft as Draft
-    from backchannel.core.channels import DraftGone as DraftGone
-    from backchannel.core.channels import FileKind as FileKind
-    from backchannel.core.channels import InboundAnswer as InboundAnswer
-    from backchannel.core.channels import InboundEvent as InboundEvent
-    from backchannel.core.channels import InboundTaker as InboundTaker
-    from backchannel.core.channels import IncomingFile as IncomingFile
-    from backchannel.core.channels import OutboundPart as OutboundPart
-    from backchannel.core.channels import Sent as Sent
     from backchannel.core.contracts import ToolContext as ToolContext
+    from backchannel.core.delivery.channels import Channel as Channel
+    from backchannel.core.delivery.channels import ChannelBusy as ChannelBusy
+    from backchannel.core.delivery.channels import ChannelHealth as ChannelHealth
+    from backchannel.core.delivery.channels import ChannelMoved as ChannelMoved
+    from backchannel.core.delivery.channels import ChannelRefused as ChannelRefused
+    from backchannel.core.delivery.channels import ChannelSettings as ChannelSettings
+    from backchannel.core.delivery.channels import ChannelSilent as ChannelSilent
+    from backchannel.core.delivery.channels import ChannelUnusable as ChannelUnusable
+    from backchannel.core.delivery.channels import Draft as Draft
+    from backchannel.core.delivery.channels import DraftGone as DraftGone
+    from backchannel.core.delivery.channels import FileKind as FileKind
+    from backchannel.core.delivery.channels import InboundAnswer as InboundAnswer
+    from backchannel.core.delivery.channels import InboundEvent as InboundEvent
+    from backchannel.core.delivery.channels import InboundTaker as InboundTaker
+    from backchannel.core.delivery.channels import IncomingFile as IncomingFile
+    from backchannel.core.delivery.channels import OutboundPart as OutboundPart
+    from backchannel.core.delivery.channels import Sent as Sent
     from backchannel.core.keys import ChatType as ChatType
     from backchannel.errors import ConfigError as ConfigError
     from backchannel.errors import GatewayError as GatewayError
@@ -41,31 +41,31 @@ if TYPE_CHECKING:
     from backchannel.gateway.app import RunFailed as RunFailed
 
 _HOMES = {
-    "Channel": "backchannel.core.channels",
-    "ChannelBusy": "backchannel.core.channels",
-    "ChannelHealth": "backchannel.core.channels",
-    "ChannelMoved": "backchannel.core.channels",
-    "ChannelRefused": "backchannel.core.channels",
-    "ChannelSettings": "backchannel.core.channels",
-    "ChannelSilent": "backchannel.core.channels",
-    "ChannelUnusable": "backchannel.core.channels",
+    "Channel": "backchannel.core.delivery.channels",
+    "ChannelBusy": "backchannel.core.delivery.channels",
+    "ChannelHealth": "backchannel.core.delivery.channels",
+    "ChannelMoved": "backchannel.core.delivery.channels",
+    "ChannelRefused": "backchannel.core.delivery.channels",
+    "ChannelSettings": "backchannel.core.delivery.channels",
+    "ChannelSilent": "backchannel.core.delivery.channels",
+    "ChannelUnusable": "backchannel.core.delivery.channels",
     "ChatType": "backchannel.core.keys",
     "ConfigError": "backchannel.errors",
-    "Draft": "backchannel.core.channels",
-    "DraftGone": "backchannel.core.channels",
-    "FileKind": "backchannel.core.channels",
+    "Draft": "backchannel.core.delivery.channels",
+    "DraftGone": "backchannel.core.delivery.channels",
+    "FileKind": "backchannel.core.delivery.channels",
     "FunctionContext": "backchannel.agents.registry",
     "Gateway": "backchannel.gateway.app",
     "GatewayError": "backchannel.errors",
     "IdempotencyConflict": "backchannel.errors",
-    "InboundAnswer": "backchannel.core.channels",
-    "InboundEvent": "backchannel.core.channels",
-    "InboundTaker": "backchannel.core.channels",
-    "IncomingFile": "backchannel.core.channels",
-    "OutboundPart": "backchannel.core.channels",
+    "InboundAnswer": "backchannel.core.delivery.channels",
+    "InboundEvent": "backchannel.core.delivery.channels",
+    "InboundTaker": "backchannel.core.delivery.channels",
+    "IncomingFile": "backchannel.core.delivery.channels",
+    "OutboundPart": "backchannel.core.delivery.channels",
     "RunFailed": "backchannel.gateway.app",
     "ScriptedModel": "backchannel.agents.scripted",
-    "Sent": "backchannel.core.channels",
+    "Sent": "backchannel.core.delivery.channels",
     "StartupError": "backchannel.errors",
     "ToolContext": "backchannel.core.contracts",
     "ToolFailed": "backchannel.agents.registry",

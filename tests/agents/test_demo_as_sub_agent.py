@@ -7,14 +7,14 @@ import pytest
 
 from backchannel.agents.demo import decide, results_in_words
 from backchannel.agents.prompts import system_prompt
-from backchannel.core import barrier as barriers
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.flow import QueueRun
+from backchannel.core.flows import barrier as barriers
+from backchannel.core.flows.flow import QueueRun
+from backchannel.core.flows.spawn import first_run, step
+from backchannel.core.flows.spawn_values import ChildRunEnded, PostText, Spawn
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content, text_of
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import RunState
-from backchannel.core.spawn import first_run, step
-from backchannel.core.spawn_values import ChildRunEnded, PostText, Spawn
 from tests.core.spawns import A, after, ended, sibling, spawned
 
 MARK = "K7QXW3ZP5RT2MVBA"

@@ -9,8 +9,8 @@ from backchannel.agents.demo import decide, result_in_words
 from backchannel.agents.demo_talk import FOLLOW_UPS
 from backchannel.agents.prompts import system_prompt
 from backchannel.core.contracts import ModelRequest, ToolSpec
-from backchannel.core.exchange import announce_run, primary_run, turn_run
-from backchannel.core.flow import QueueRun
+from backchannel.core.flows.exchange import announce_run, primary_run, turn_run
+from backchannel.core.flows.flow import QueueRun
 from backchannel.core.messages import (
     Block,
     Message,

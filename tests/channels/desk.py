@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock
-from backchannel.core.delivery import DeliveryState, Post, Receipt
+from backchannel.core.delivery.channels import Channel
+from backchannel.core.delivery.delivery import DeliveryState, Post, Receipt
 from backchannel.core.facts import DeliveryChanged
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
-from backchannel.core.approvals import Approval, ApprovalState
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.messages import Role
+from backchannel.core.policy.approvals import Approval, ApprovalState
 from tests.channels.desk import Desk, desk
 from tests.gateway.client import OPERATOR, connected
 from tests.support.databases import is_postgres, open_database, with_database

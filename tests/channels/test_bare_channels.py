@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.channels import (
+from backchannel.core.delivery.channels import (
     Channel,
     ChannelHealth,
     Channels,

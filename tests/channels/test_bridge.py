@@ -12,8 +12,8 @@ import pytest
 
 from backchannel.channels.bridge import Bridge
 from backchannel.config.schema_doors import BridgeSettings
-from backchannel.core.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
-from backchannel.core.delivery import MAX_RETRY_TIME_MS, Tries, after_attempt
+from backchannel.core.delivery.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
+from backchannel.core.delivery.delivery import MAX_RETRY_TIME_MS, Tries, after_attempt
 from backchannel.runtime.clocks import SystemClock
 from tests.support.far_end import SECRET, Break, FarEnd, Fault, Hang, Told
 

@@ -18,7 +18,7 @@ import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.config.schema_doors import CronDeliver, CronJob
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged, DraftChanged, MessageAppended
 from backchannel.errors import UnknownChannel
 from backchannel.runtime.events import Event

@@ -16,7 +16,7 @@ import pytest
 from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
 from backchannel.core.contracts import ModelRequest, Price
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.messages import Usage
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session

@@ -12,9 +12,9 @@ import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelRequest
+from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
-from backchannel.core.spawn_texts import ANNOUNCE_LINE
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd
 from tests.support.gateways import CONFIG, MAIN, live_runs, texts_of

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from backchannel.cli.main import app
-from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from tests.channels.desk import desk
 from tests.gateway.client import OPERATOR, connected

@@ -11,15 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import Reply, ScriptedModel, call
-from backchannel.core.answering import Answerer
-from backchannel.core.approvals import Decided
-from backchannel.core.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Draft, Sent
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
-from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Post
-from backchannel.core.drafts import LEFT_BEHIND
+from backchannel.core.delivery.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Draft, Sent
+from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.delivery.drafts import LEFT_BEHIND
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage, text_content
+from backchannel.core.policy.answering import Answerer
+from backchannel.core.policy.approvals import Decided
 from backchannel.core.runs import RunKind
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.errors import NotFound

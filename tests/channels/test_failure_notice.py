@@ -12,7 +12,7 @@ import pytest
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelFailed, ModelRequest
-from backchannel.core.delivery import DeliveryState, notice_text
+from backchannel.core.delivery.delivery import DeliveryState, notice_text
 from backchannel.core.runs import CRASHES_UNTIL_GIVEN_UP, CRASHES_UNTIL_SET_ASIDE, RunKind, RunState
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.gateway.app import Gateway

@@ -20,7 +20,8 @@ from backchannel.agents.providers import ANTHROPIC_IMAGE_LIMIT
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.channels.files import BUSY_LIMIT_S, MB, MOST_FILES
 from backchannel.cli.history import text_of
-from backchannel.core.channels import (
+from backchannel.core.contracts import ModelRequest
+from backchannel.core.delivery.channels import (
     Channel,
     ChannelBusy,
     ChannelRefused,
@@ -33,10 +34,9 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.contracts import ModelRequest
+from backchannel.core.delivery.received import MAX_IMAGE_BYTES
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import ImageBlock
-from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS

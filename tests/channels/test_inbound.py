@@ -10,7 +10,7 @@ import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.messages import Role, Sender
 from backchannel.core.runs import RunState
 from backchannel.gateway.throttling import CREDENTIAL_FAILURES

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.channels import (
+from backchannel.core.delivery.channels import (
     Channel,
     ChannelBusy,
     ChannelSettings,
@@ -20,13 +20,13 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.keys import ChatType
-from backchannel.core.rows import ChannelState
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
+from backchannel.wire.rows import ChannelState
 from tests.channels.desk import desk
 from tests.support.far_channel import FarChannel
 from tests.support.far_end import FarEnd, Fault

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel, call
-from backchannel.core.channels import ChannelSilent
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
+from backchannel.core.delivery.channels import ChannelSilent
 from backchannel.core.messages import Role, Usage, text_content
-from backchannel.core.pairing import APPROVED_TEXT, code_text
+from backchannel.core.policy.pairing import APPROVED_TEXT, code_text
 from backchannel.gateway.app import Gateway
 from backchannel.runtime import runner
 from tests.conftest import CRASH_POINTS

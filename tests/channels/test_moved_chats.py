@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.channels import ChannelBusy, ChannelMoved
-from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.delivery.channels import ChannelBusy, ChannelMoved
+from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.sessions import Address
 from tests.channels.desk import Desk, desk
 from tests.support.gateways import CONFIG, MAIN, Power, QuickClock, dying, echo, session_of

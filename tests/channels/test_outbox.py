@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.channels import Channel, ChannelSilent, OutboundPart, Sent
-from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.delivery.channels import Channel, ChannelSilent, OutboundPart, Sent
+from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
 from tests.channels.desk import desk

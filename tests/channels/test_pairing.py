@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.core.inbound import Admission, Arrival, Routing, check, parse_event, route
-from backchannel.core.pairing import APPROVED_TEXT, CODE_LENGTH, LIFE_MS, MOST_PENDING, PairingState
+from backchannel.core.policy.inbound import Admission, Arrival, Routing, check, parse_event, route
+from backchannel.core.policy.pairing import APPROVED_TEXT, CODE_LENGTH, LIFE_MS, MOST_PENDING, PairingState
 from backchannel.storage.units.pairing import begin
 from tests.channels.desk import Desk, desk
 from tests.support.databases import open_database, with_database

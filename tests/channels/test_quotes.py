@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.channels import ChannelRefused
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.channels import ChannelRefused
+from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.keys import ChatType
 from backchannel.core.sessions import Address
 from backchannel.errors import NotFound

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.core.channels import (
+from backchannel.core.delivery.channels import (
     Channel,
     ChannelBusy,
     ChannelError,
@@ -23,7 +23,7 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.delivery import Post
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.keys import ChatType
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway

@@ -15,8 +15,8 @@ from backchannel.cli.client import GatewayClient, Link, Unreadable
 from backchannel.cli.conversation import ReplyView, send_message
 from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.options import Options
-from backchannel.core.answers import SessionRows, Subscribed
 from backchannel.errors import GatewayError, Unavailable
+from backchannel.wire.answers import SessionRows, Subscribed
 
 DEFAULTS = {"defaultAgentId": "main", "mainKey": "main", "mainSessionKey": "agent:main:main", "scope": "per-sender"}
 HELLO = {"type": "hello-ok", "snapshot": {"sessionDefaults": DEFAULTS}}

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from backchannel.core.commands import COMMANDS
+from backchannel.core.commands.commands import COMMANDS
 
 from .conftest import Provider
 from .program import Program

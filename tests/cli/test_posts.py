@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from backchannel.cli.client import GatewayClient
 from backchannel.cli.finding import GatewayAddress
-from backchannel.core.answers import Invoked, Subscribed
+from backchannel.wire.answers import Invoked, Subscribed
 
 from .program import Program, Terminal, Up
 

@@ -11,7 +11,7 @@ import pytest
 
 from backchannel.cli.client import GatewayClient
 from backchannel.cli.finding import GatewayAddress
-from backchannel.core.answers import Subscribed
+from backchannel.wire.answers import Subscribed
 
 from .conftest import Provider
 from .program import Program, Up

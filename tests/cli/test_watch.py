@@ -12,8 +12,8 @@ from backchannel.cli.client import GatewayClient
 from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.live import Lines
 from backchannel.cli.sessions import line_of
-from backchannel.core.answers import Changed, Deleted
-from backchannel.core.rows import SessionRow
+from backchannel.wire.answers import Changed, Deleted
+from backchannel.wire.rows import SessionRow
 from tests.tools.shelf import Shelf
 
 from .conftest import Provider

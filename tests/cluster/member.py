@@ -22,12 +22,12 @@ from typing import NamedTuple
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
 from backchannel.config.load import config_from
-from backchannel.core.channels import Channel, ChannelSettings, OutboundPart, Sent
 from backchannel.core.contracts import ModelRequest, ToolContext
-from backchannel.core.delivery import Post
+from backchannel.core.delivery.channels import Channel, ChannelSettings, OutboundPart, Sent
+from backchannel.core.delivery.delivery import Post
+from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE
 from backchannel.core.messages import Role
 from backchannel.core.sessions import Address
-from backchannel.core.spawn_texts import ANNOUNCE_LINE
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
 from tests.support.clocks import AheadClock

@@ -13,12 +13,12 @@ from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.load import config_from
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.answering import Answerer
-from backchannel.core.approvals import Decided
-from backchannel.core.channels import Channel, ChannelSettings, InboundTaker, OutboundPart, Sent
-from backchannel.core.cluster import TIMERS
-from backchannel.core.delivery import Post
+from backchannel.core.cluster.members import TIMERS
+from backchannel.core.delivery.channels import Channel, ChannelSettings, InboundTaker, OutboundPart, Sent
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import SessionChanged
+from backchannel.core.policy.answering import Answerer
+from backchannel.core.policy.approvals import Decided
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.events import Event, Wanted

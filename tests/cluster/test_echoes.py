@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
-from backchannel.core.echoes import Word, session_topic
+from backchannel.core.cluster.echoes import Word, session_topic
 from backchannel.core.facts import MessageAppended, RunChanged
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.received import MAX_IMAGE_BYTES
+from backchannel.core.delivery.received import MAX_IMAGE_BYTES
 from backchannel.runtime.pictures import GONE
 from backchannel.storage.files.media import PART_BYTES
 from tests.cluster.house import execute, gateways

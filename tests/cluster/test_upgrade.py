@@ -23,7 +23,7 @@ import backchannel
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.load import config_from
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.cluster import TIMERS
+from backchannel.core.cluster.members import TIMERS
 from backchannel.errors import DatabaseUnusable
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.condition import examine

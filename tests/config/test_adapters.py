@@ -10,7 +10,7 @@ import pytest
 from backchannel.config.schema_doors import BridgeSettings
 from backchannel.config.source import ConfigSource
 from backchannel.config.validation import check_shape, setting_paths
-from backchannel.core.channels import ChannelSettings
+from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.settings import Settings, secret, setting
 
 BRIDGE = {"adapter": "bridge", "url": "http://localhost", "secret": "s" * 16}

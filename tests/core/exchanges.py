@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from backchannel.core.exchange import open_exchange, step
-from backchannel.core.exchange_values import (
-    Action,
-    AddNote,
-    Deliver,
-    Event,
-    Exchange,
-    Party,
-    Reopen,
-    SendRequest,
-)
-from backchannel.core.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
+from backchannel.core.flows.exchange import open_exchange, step
+from backchannel.core.flows.exchange_values import Action, AddNote, Deliver, Event, Exchange, Party, Reopen, SendRequest
+from backchannel.core.flows.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
 from backchannel.core.keys import SessionKey
-from backchannel.core.limits import ExchangeLimitSettings, Lineage
+from backchannel.core.policy.limits import ExchangeLimitSettings, Lineage
 from backchannel.core.runs import Chain, RunState
 from backchannel.core.sessions import Address
 

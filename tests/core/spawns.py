@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backchannel.core.flow import AbortRun, QueueRun, Settle
+from backchannel.core.flows.flow import AbortRun, QueueRun, Settle
+from backchannel.core.flows.spawn import step
+from backchannel.core.flows.spawn_values import Action, ChildRunEnded, Event, Findings, PostText, Spawn, SpawnRules
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Chain, RunState
 from backchannel.core.sessions import Address
-from backchannel.core.spawn import step
-from backchannel.core.spawn_values import Action, ChildRunEnded, Event, Findings, PostText, Spawn, SpawnRules
 
 parse = SessionKey.parse
 A = parse("agent:main:telegram:group:42")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backchannel.core.answering import Answerer, may_answer
+from backchannel.core.policy.answering import Answerer, may_answer
 
 
 @pytest.mark.parametrize(

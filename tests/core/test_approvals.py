@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.core.approvals import Approval, ApprovalRuleSettings, ApprovalState, ask_text, asks
+from backchannel.core.policy.approvals import Approval, ApprovalRuleSettings, ApprovalState, ask_text, asks
 
 
 def rule(tool: str, ask: Any = "always", match: str | None = None) -> ApprovalRuleSettings:

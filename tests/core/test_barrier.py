@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backchannel.core.barrier import (
+from backchannel.core.flows.barrier import (
     Barrier,
     add_child,
     barrier_for,
@@ -26,10 +26,10 @@ from backchannel.core.barrier import (
     wake,
     write_barrier,
 )
+from backchannel.core.flows.spawn_texts import child_title, wake_text
+from backchannel.core.flows.spawn_values import Spawn
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Chain, RunKind
-from backchannel.core.spawn_texts import child_title, wake_text
-from backchannel.core.spawn_values import Spawn
 
 from .spawns import ADDRESS, RULES, A, sibling, spawned
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.limits import (
+from backchannel.core.policy.limits import (
     MAX_CHAIN_RUNS,
     MAX_HOPS,
     ExchangeLimitSettings,

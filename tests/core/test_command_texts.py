@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from backchannel.core.command_texts import StatusView, model_text, models_text, send_text, status_text, stop_text
-from backchannel.core.decisions import Decision
+from backchannel.core.commands.texts import StatusView, model_text, models_text, send_text, status_text, stop_text
+from backchannel.core.policy.decisions import Decision
 from backchannel.core.sessions import Session
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.command_texts import help_text
-from backchannel.core.commands import (
+from backchannel.core.commands.commands import (
     COMMANDS,
     Command,
     CommandName,
@@ -19,6 +18,7 @@ from backchannel.core.commands import (
     may_use,
     parse,
 )
+from backchannel.core.commands.texts import help_text
 
 N = CommandName
 OWNERS_ONLY = (N.SEND, N.APPROVE, N.DENY, N.PAIRING)

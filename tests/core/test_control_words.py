@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.control_words import CONTROL_WORDS, held_back, is_control_word, is_silent
+from backchannel.core.commands.control_words import CONTROL_WORDS, held_back, is_control_word, is_silent
 
 BLANKS = st.text(alphabet=" \t\n\r\u00a0\u2003", max_size=3)
 PIECES = st.one_of(

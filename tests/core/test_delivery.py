@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.channels import ChannelBusy, ChannelError, ChannelRefused, ChannelSilent, Sent
-from backchannel.core.delivery import (
+from backchannel.core.delivery.channels import ChannelBusy, ChannelError, ChannelRefused, ChannelSilent, Sent
+from backchannel.core.delivery.delivery import (
     MAX_ATTEMPTS,
     MAX_RETRY_TIME_MS,
     Delivery,

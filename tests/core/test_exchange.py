@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from backchannel.core.exchange import open_exchange, step, why_not_retried
-from backchannel.core.exchange_values import (
+from backchannel.core.flows.exchange import open_exchange, step, why_not_retried
+from backchannel.core.flows.exchange_values import (
     AddNote,
     Change,
     Deliver,
@@ -25,9 +25,9 @@ from backchannel.core.exchange_values import (
     read_exchange,
     write_exchange,
 )
-from backchannel.core.flow import QueueRun, Refused, RunEnded, Settle
-from backchannel.core.limits import ExchangeLimitSettings, Lineage, Wait
+from backchannel.core.flows.flow import QueueRun, Refused, RunEnded, Settle
 from backchannel.core.messages import ProvenanceKind
+from backchannel.core.policy.limits import ExchangeLimitSettings, Lineage, Wait
 from backchannel.core.runs import Chain, RunKind, RunState
 from backchannel.core.sessions import WEBCHAT, Address
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backchannel.core.control_words import is_silent
-from backchannel.core.exchange import step
-from backchannel.core.exchange_values import (
+from backchannel.core.commands.control_words import is_silent
+from backchannel.core.flows.exchange import step
+from backchannel.core.flows.exchange_values import (
     Action,
     AddNote,
     Change,
@@ -27,7 +27,7 @@ from backchannel.core.exchange_values import (
     read_exchange,
     write_exchange,
 )
-from backchannel.core.flow import QueueRun, RunEnded, Settle
+from backchannel.core.flows.flow import QueueRun, RunEnded, Settle
 from backchannel.core.runs import RunKind, RunState
 
 from .exchanges import ADDRESS, CHILD, A, B, ended, opened

@@ -9,15 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backchannel.core.control_words import is_control_word
-from backchannel.core.exchange_texts import (
-    announce_text,
-    failure_text,
-    late_reply_text,
-    primary_texts,
-    turn_text,
-)
-from backchannel.core.exchange_values import Exchange, WaitEnd, WaitEnded
+from backchannel.core.commands.control_words import is_control_word
+from backchannel.core.flows.exchange_texts import announce_text, failure_text, late_reply_text, primary_texts, turn_text
+from backchannel.core.flows.exchange_values import Exchange, WaitEnd, WaitEnded
 from tests.support.fences import outside_fences
 
 from .exchanges import A, B, after, opened

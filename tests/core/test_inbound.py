@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.channels import ChannelSettings, InboundEvent, InboundId
-from backchannel.core.commands import Command, CommandName, CommandReply, Standing
-from backchannel.core.inbound import (
+from backchannel.core.commands.commands import Command, CommandName, CommandReply, Standing
+from backchannel.core.delivery.channels import ChannelSettings, InboundEvent, InboundId
+from backchannel.core.keys import ChatType, DmScope, KeyScheme, SessionKey
+from backchannel.core.policy.inbound import (
     MAX_AGE_MS,
     BindingMatchSettings,
     BindingSettings,
@@ -24,8 +25,7 @@ from backchannel.core.inbound import (
     route,
     standing_of,
 )
-from backchannel.core.keys import ChatType, DmScope, KeyScheme, SessionKey
-from backchannel.core.send_policy import SendDecision
+from backchannel.core.policy.send_policy import SendDecision
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, InvalidSessionKey
 

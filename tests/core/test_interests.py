@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from backchannel.core.echoes import EVERYTHING, Echo, run_topic, session_topic
-from backchannel.core.interests import AGAIN_S, RUN_AGAIN_S, WANTED_S, Interests, is_want, read_wants, write_wants
+from backchannel.core.cluster.echoes import EVERYTHING, Echo, run_topic, session_topic
+from backchannel.core.cluster.interests import (
+    AGAIN_S,
+    RUN_AGAIN_S,
+    WANTED_S,
+    Interests,
+    is_want,
+    read_wants,
+    write_wants,
+)
 
 RUN = Echo(("run", "r1"), (run_topic("r1"), session_topic("agent:main:a")))
 OTHER = Echo(("run", "r2"), (run_topic("r2"), session_topic("agent:main:b")))

@@ -7,8 +7,8 @@ from typing import Annotated
 import pytest
 from msgspec import field
 
-from backchannel.core.credentials import MASK
-from backchannel.core.known_secrets import KnownSecrets, hide_key, secrets_in, shown_settings
+from backchannel.core.secrets.credentials import MASK
+from backchannel.core.secrets.known import KnownSecrets, hide_key, secrets_in, shown_settings
 from backchannel.core.settings import HIDDEN, Settings, secret, setting
 
 KEY = "Qx7RtLm2PpZ4vN8s"

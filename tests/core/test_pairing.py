@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from backchannel.core.channels import ChannelSettings, InboundEvent
-from backchannel.core.commands import Standing
-from backchannel.core.inbound import Admission, Verdict, admit, is_pairing_asked, standing_of
+from backchannel.core.commands.commands import Standing
+from backchannel.core.delivery.channels import ChannelSettings, InboundEvent
 from backchannel.core.keys import ChatType
-from backchannel.core.pairing import (
+from backchannel.core.policy.inbound import Admission, Verdict, admit, is_pairing_asked, standing_of
+from backchannel.core.policy.pairing import (
     LIFE_MS,
     MOST_PENDING,
     Acquaintance,
@@ -18,7 +18,7 @@ from backchannel.core.pairing import (
     paired_text,
     waiting_text,
 )
-from backchannel.core.send_policy import SendDecision
+from backchannel.core.policy.send_policy import SendDecision
 
 NOW = 1_700_000_000_000
 PAIRS = ChannelSettings(owners=("olga",), allow_from=("ann",), pairing=True)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backchannel.core.control_words import CONTROL_WORDS
-from backchannel.core.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
-from backchannel.core.exchange_values import Exchange, ExchangeState
+from backchannel.core.commands.control_words import CONTROL_WORDS
+from backchannel.core.flows.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
+from backchannel.core.flows.exchange_values import Exchange, ExchangeState
+from backchannel.core.flows.spawn import SOURCE_TOOL
+from backchannel.core.flows.spawn_texts import WAKE_LINE, announce_prompt, wake_text
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, text_content
 from backchannel.core.readable import text_for_people
-from backchannel.core.spawn import SOURCE_TOOL
-from backchannel.core.spawn_texts import WAKE_LINE, announce_prompt, wake_text
 from backchannel.core.text import fenced, unfenced
 
 from .exchanges import opened

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backchannel.core.channels import FileKind
-from backchannel.core.received import clean_file_name, clean_mime_type, disk_name, file_line, image_type
+from backchannel.core.delivery.channels import FileKind
+from backchannel.core.delivery.received import clean_file_name, clean_mime_type, disk_name, file_line, image_type
 
 MB = 1024 * 1024
 

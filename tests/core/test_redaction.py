@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backchannel.core.credentials import REDACTED, is_secret_name
 from backchannel.core.excerpts import TEXT_LIMIT, condense, present, present_line, read_piece, reading_text
 from backchannel.core.messages import (
     Block,
@@ -22,7 +21,8 @@ from backchannel.core.messages import (
     decode_message,
     encode_message,
 )
-from backchannel.core.redaction import (
+from backchannel.core.secrets.credentials import REDACTED, is_secret_name
+from backchannel.core.secrets.redaction import (
     MAX_DEPTH,
     TOO_DEEP,
     redact,

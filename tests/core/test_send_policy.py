@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey
-from backchannel.core.send_policy import (
+from backchannel.core.policy.send_policy import (
     Destination,
     PolicyMatchSettings,
     PolicyRuleSettings,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.slots import SlotQueue, SlotShares
+from backchannel.core.policy.slots import SlotQueue, SlotShares
 
 
 @dataclass

@@ -11,13 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backchannel.core.flow import AbortRun, QueueRun, Settle
-from backchannel.core.messages import ProvenanceKind
-from backchannel.core.runs import Chain, RunKind, RunState
-from backchannel.core.sessions import WEBCHAT
-from backchannel.core.spawn import announce_id, being_stopped, first_run, has_room, kept, may_spawn, step
-from backchannel.core.spawn_texts import announce_prompt, post_text
-from backchannel.core.spawn_values import (
+from backchannel.core.flows.flow import AbortRun, QueueRun, Settle
+from backchannel.core.flows.spawn import announce_id, being_stopped, first_run, has_room, kept, may_spawn, step
+from backchannel.core.flows.spawn_texts import announce_prompt, post_text
+from backchannel.core.flows.spawn_values import (
     Action,
     Cancelled,
     ChildRunEnded,
@@ -31,6 +28,9 @@ from backchannel.core.spawn_values import (
     read_spawn,
     write_spawn,
 )
+from backchannel.core.messages import ProvenanceKind
+from backchannel.core.runs import Chain, RunKind, RunState
+from backchannel.core.sessions import WEBCHAT
 
 from .spawns import ADDRESS, CHILD, ENDED_AT, FINDINGS, A, after, ended, outcome, parse, spawned
 

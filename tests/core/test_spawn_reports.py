@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from backchannel.core.flows.spawn_texts import Report, post_text, read_report
 from backchannel.core.runs import RunState
-from backchannel.core.spawn_texts import Report, post_text, read_report
 
 from .spawns import FINDINGS, done, spawned
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backchannel.core.control_words import CONTROL_WORDS, is_control_word
-from backchannel.core.runs import RunState
-from backchannel.core.spawn_texts import (
+from backchannel.core.commands.control_words import CONTROL_WORDS, is_control_word
+from backchannel.core.flows.spawn_texts import (
     announce_prompt,
     child_title,
     post_text,
@@ -22,7 +21,8 @@ from backchannel.core.spawn_texts import (
     stopped_text,
     wake_text,
 )
-from backchannel.core.spawn_values import Findings
+from backchannel.core.flows.spawn_values import Findings
+from backchannel.core.runs import RunState
 from tests.support.fences import outside_fences
 
 from .spawns import ADDRESS, FINDINGS, done, parse, spawned

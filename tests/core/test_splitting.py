@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from backchannel.core.splitting import opening_of, split
+from backchannel.core.delivery.splitting import opening_of, split
 
 FAMILY = "👩\u200d👩\u200d👧"
 TEXTS = st.text(alphabet=st.sampled_from("abc  \n\n\r\té\u0301\u200d👍🏽🇩🇪\ud83d\ude00"), max_size=80) | st.text(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backchannel.core.command_texts import (
+from backchannel.core.commands.texts import (
     ChildView,
     find_child,
     info_text,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.core.delivery import tool_line
+from backchannel.core.delivery.delivery import tool_line
 from backchannel.core.runs import CallState, ToolCall
 
 

@@ -20,8 +20,7 @@ from backchannel.config.schema_agents import (
     SessionToolSettings,
 )
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.text import matches
-from backchannel.core.visibility import (
+from backchannel.core.policy.visibility import (
     OPERATOR,
     AgentToAgentSettings,
     Mode,
@@ -35,6 +34,7 @@ from backchannel.core.visibility import (
     sees,
     unseen,
 )
+from backchannel.core.text import matches
 
 parse = SessionKey.parse
 CALLER = parse("agent:main:telegram:group:42")

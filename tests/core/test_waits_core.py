@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.limits import Wait, find_circle, may_wait
+from backchannel.core.policy.limits import Wait, find_circle, may_wait
 
 SESSIONS = [f"agent:{name}:main" for name in "abcde"]
 a, b, c, d, e = SESSIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from backchannel.core.commands import COMMANDS, Standing
+from backchannel.core.commands.commands import COMMANDS, Standing
 
 from .pages import ROOT
 

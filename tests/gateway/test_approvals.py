@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
-from backchannel.core.approvals import Approval, ApprovalState
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.messages import Role
+from backchannel.core.policy.approvals import Approval, ApprovalState
 from backchannel.gateway import approval_words
 from backchannel.gateway.app import Gateway
 from tests.channels.desk import Desk, desk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.core.channels import Channel, ChannelSilent, ChannelUnusable, InboundTaker, OutboundPart, Sent
+from backchannel.core.delivery.channels import Channel, ChannelSilent, ChannelUnusable, InboundTaker, OutboundPart, Sent
 from tests.support.far_end import FarEnd, Fault, event, signed
 from tests.support.gateways import settled
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
-from backchannel.core.commands import COMMANDS, Command, CommandName, Standing, parse
+from backchannel.core.commands.commands import COMMANDS, Command, CommandName, Standing, parse
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import structlog
 
-from backchannel.core.devices import LIFE_MS
+from backchannel.core.secrets.devices import LIFE_MS
 from backchannel.errors import StorageFull, Unauthorized
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import TokenHolder
@@ -298,7 +298,7 @@ async def test_a_full_disk_keeps_no_page_out(world: World, monkeypatch: pytest.M
     token = await device_token(world.url, device)
     monkeypatch.setattr(store, "use_device_token", full)
     monkeypatch.setattr(store, "keep_device_token", full)
-    monkeypatch.setattr("backchannel.core.devices.USED_MS", 0)
+    monkeypatch.setattr("backchannel.core.secrets.devices.USED_MS", 0)
     assert (await auth(world.url, device, token, by_device=True))["scopes"] == ALL
     assert await auth(world.url, Device()) == {"role": "operator", "scopes": ALL}
 

@@ -23,10 +23,9 @@ from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.defaults import with_default_model
 from backchannel.config.load import config_from
 from backchannel.config.schema import DEMO_MODEL, Config, DefaultModel
-from backchannel.core.channels import Channel, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.delivery import DeliveryState, Post
-from backchannel.core.rows import HealthProblem
+from backchannel.core.delivery.channels import Channel, ChannelSilent, OutboundPart, Sent
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.runs import CRASHES_UNTIL_SET_ASIDE
 from backchannel.core.sessions import Address
 from backchannel.gateway import condition as checks
@@ -35,6 +34,7 @@ from backchannel.gateway.condition import examine
 from backchannel.runtime import watchdog
 from backchannel.storage import probing
 from backchannel.storage.postgres import readiness
+from backchannel.wire.rows import HealthProblem
 from tests.channels.desk import Desk, desk
 from tests.gateway.conftest import MakeWorld
 from tests.support.clocks import HandClock

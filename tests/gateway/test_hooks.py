@@ -15,7 +15,7 @@ import structlog
 
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.messages import ProvenanceKind, Role
 from backchannel.core.runs import RunKind, RunState
 from backchannel.errors import StartupError

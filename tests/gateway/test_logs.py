@@ -14,7 +14,7 @@ import structlog
 
 from backchannel.agents.registry import FunctionContext
 from backchannel.config import config_from
-from backchannel.core.credentials import MASK
+from backchannel.core.secrets.credentials import MASK
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.gateway.auth import new_token
 from backchannel.gateway.logs import configure_logs, secrets_of

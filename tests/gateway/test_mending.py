@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.core.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
-from backchannel.core.delivery import Post
+from backchannel.core.delivery.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.methods import deliveries
 from tests.channels.desk import Desk, desk

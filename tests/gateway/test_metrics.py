@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.messages import Usage
 from backchannel.gateway.app import RunFailed
 from backchannel.version import __version__

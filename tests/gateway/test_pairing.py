@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.core.pairing import ALPHABET, CODE_LENGTH
+from backchannel.core.policy.pairing import ALPHABET, CODE_LENGTH
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd
 from tests.support.openclaw.shapes import Shape

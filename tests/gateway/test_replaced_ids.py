@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from backchannel.agents.registry import FunctionContext
-from backchannel.core.channels import Channel, OutboundPart, Sent
+from backchannel.core.delivery.channels import Channel, OutboundPart, Sent
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Making, SessionPatch
 from backchannel.gateway.app import Gateway

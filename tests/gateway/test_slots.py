@@ -18,8 +18,8 @@ from backchannel.config.load import config_from
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.facts import RunChanged
 from backchannel.core.messages import Role
+from backchannel.core.policy.slots import SlotUse
 from backchannel.core.runs import Run, RunState
-from backchannel.core.slots import SlotUse
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from backchannel.runtime.events import Event

@@ -10,9 +10,9 @@ import pytest
 
 from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
-from backchannel.core.approvals import Decided
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.messages import Usage
+from backchannel.core.policy.approvals import Decided
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from tests.runtime.test_approvals import Desk, answer, asked

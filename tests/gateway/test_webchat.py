@@ -10,7 +10,7 @@ import pytest
 
 from backchannel.agents.scripted import Reply
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.messages import Role
 from backchannel.core.sessions import WEBCHAT, Address, write_address

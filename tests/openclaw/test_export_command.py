@@ -14,8 +14,8 @@ import pytest
 
 from backchannel.cli.client import Link, connected
 from backchannel.cli.options import NO_GATEWAY, CommandFailed, Options
-from backchannel.core.answers import Changed, Deleted
 from backchannel.openclaw.exporting import READ_AHEAD, ExportFilter, Exporting, ListedSession
+from backchannel.wire.answers import Changed, Deleted
 from tests.cli.program import Program, Up
 
 from .their_folders import AT, GROUP_ID, MAIN_ID, lines, openclaw, said, write

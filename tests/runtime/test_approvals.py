@@ -14,12 +14,12 @@ import pytest
 
 from backchannel.agents.registry import FunctionContext, ToolFailed
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
-from backchannel.core.answering import Answerer
-from backchannel.core.approvals import Approval, ApprovalState, Decided
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
+from backchannel.core.policy.answering import Answerer
+from backchannel.core.policy.approvals import Approval, ApprovalState, Decided
 from backchannel.core.runs import RunState
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.gateway.app import Gateway

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel
-from backchannel.core.channels import ChannelBusy, OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.delivery.channels import ChannelBusy, OutboundPart, Sent
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.clocks import ClockWatch, SystemClock

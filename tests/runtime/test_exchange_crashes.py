@@ -14,7 +14,7 @@ import pytest
 from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.exchange_values import read_exchange
+from backchannel.core.flows.exchange_values import read_exchange
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role
 from backchannel.errors import FenceLost, StopRequested, Unavailable

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply
-from backchannel.core.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Standing
 from backchannel.core.sessions import Address, write_address
 from tests.support.gateways import session_of, settled
 from tests.support.talks import Talk, config, send, talking

@@ -13,7 +13,7 @@ import pytest
 
 from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
-from backchannel.core.delivery import Post
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import RunChanged
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState

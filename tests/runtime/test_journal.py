@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelFailed
-from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import RunFailed
 from tests.channels.desk import desk

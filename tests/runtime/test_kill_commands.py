@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
-from backchannel.core.channels import InboundAnswer
-from backchannel.core.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Standing
 from backchannel.core.contracts import ModelRequest
+from backchannel.core.delivery.channels import InboundAnswer
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunKind, RunState
 from backchannel.gateway.app import Gateway

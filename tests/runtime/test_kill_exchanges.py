@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
-from backchannel.core.channels import InboundEvent
 from backchannel.core.contracts import ModelFailed, ModelRequest
+from backchannel.core.delivery.channels import InboundEvent
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Role, text_content
 from backchannel.core.runs import RunRequest

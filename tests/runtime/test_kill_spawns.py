@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
-from backchannel.core.channels import InboundEvent
 from backchannel.core.contracts import ModelRequest
+from backchannel.core.delivery.channels import InboundEvent
+from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Role
-from backchannel.core.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd

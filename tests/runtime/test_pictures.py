@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelFailed, ModelRequest
+from backchannel.core.delivery.received import MAX_IMAGE_BYTES
 from backchannel.core.messages import ImageBlock, Message, TextBlock, text_content
-from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.pictures import MOST_BYTES, MOST_SHOWN

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply, call
-from backchannel.core import spawn as flow
-from backchannel.core.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Standing
 from backchannel.core.contracts import ModelFailed, Price
+from backchannel.core.flows import spawn as flow
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role, Usage
 from backchannel.core.runs import CRASHES_UNTIL_GIVEN_UP, RunState

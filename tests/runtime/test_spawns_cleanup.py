@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply
-from backchannel.core.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
 from backchannel.core.contracts import ModelFailed
+from backchannel.core.delivery.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
 from backchannel.core.sessions import Address, write_address
 from tests.support.children import Cast, Family, Gate, config, spawn
 from tests.support.gateways import MAIN, QuickClock, running, session_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.contracts import ModelFailed, ModelRequest
-from backchannel.core.spawn_values import Spawn, SpawnOutcome
+from backchannel.core.flows.spawn_values import Spawn, SpawnOutcome
 from backchannel.errors import InvalidRequest, SessionNotFound, Unavailable
 from tests.support.children import Family, config, family, spawn
 from tests.support.gateways import MAIN

@@ -10,9 +10,9 @@ import pytest
 
 from backchannel.agents.scripted import call
 from backchannel.core.contracts import ModelFailed
+from backchannel.core.flows.spawn_texts import WAKE_LINE
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import RunState
-from backchannel.core.spawn_texts import WAKE_LINE
 from backchannel.gateway.app import Gateway
 from tests.channels.desk import desk
 from tests.support.children import Cast, Family, Gate, config, die_when, family, spawn

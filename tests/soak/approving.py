@@ -8,8 +8,8 @@ from typing import Any
 
 import websockets
 
-from backchannel.core.answering import Answerer
-from backchannel.core.approvals import ApprovalState, Decided
+from backchannel.core.policy.answering import Answerer
+from backchannel.core.policy.approvals import ApprovalState, Decided
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.app import Gateway
 from tests.gateway.client import Client, Refused, connected

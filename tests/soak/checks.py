@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backchannel.core.control_words import is_silent
-from backchannel.core.delivery import DeliveryState, part_key
-from backchannel.core.exchange_values import Exchange, ExchangeOutcome, ExchangeState, read_exchange
+from backchannel.core.commands.control_words import is_silent
+from backchannel.core.delivery.delivery import DeliveryState, part_key
+from backchannel.core.flows.exchange_values import Exchange, ExchangeOutcome, ExchangeState, read_exchange
+from backchannel.core.flows.spawn_values import SpawnOutcome, SpawnState, read_spawn
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.core.runs import RunState
-from backchannel.core.spawn_values import SpawnOutcome, SpawnState, read_spawn
 from tests.soak import hands
 from tests.soak.served import CHANNEL, MODEL_FAILS, NAME, chat, news
 from tests.soak.work_checks import Work, check_phones

@@ -22,10 +22,10 @@ import msgspec
 
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.config.load import config_from
+from backchannel.core.commands.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.contracts import Clock, ModelFailed, ModelRequest
-from backchannel.core.control_words import ANNOUNCE_SKIP, REPLY_SKIP
+from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE
 from backchannel.core.messages import Role, ToolCallBlock
-from backchannel.core.spawn_texts import ANNOUNCE_LINE
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from backchannel.core.approvals import ApprovalState
 from backchannel.core.messages import Message, Role
+from backchannel.core.policy.approvals import ApprovalState
 from tests.soak import hands
 from tests.soak.served import NAME
 from tests.support.telegram import Telegram

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.devices import DeviceToken
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import (
@@ -24,6 +23,7 @@ from backchannel.core.messages import (
     text_content,
 )
 from backchannel.core.runs import Accepted, Outcome, RunRequest, RunState, Started, Step, ToolCall, tool_call_id
+from backchannel.core.secrets.devices import DeviceToken
 from backchannel.storage.driver import Faults
 from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.ids import new_id

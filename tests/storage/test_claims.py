@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.storage.tx import NoOutlets
 from tests.storage.support import START_MS, Host

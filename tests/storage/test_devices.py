@@ -8,9 +8,9 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from backchannel.core.devices import LIFE_MS, MOST_OF_ONE
 from backchannel.core.facts import TokenEnded
 from backchannel.core.records import TokenRow
+from backchannel.core.secrets.devices import LIFE_MS, MOST_OF_ONE
 from backchannel.storage.store import Store
 from tests.storage.support import START_MS, Host, device, digest_of
 from tests.support.databases import open_database

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from backchannel.core.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Standing
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunState
 from backchannel.errors import Unavailable

@@ -13,22 +13,22 @@ import msgspec
 import pytest
 
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.channels import InboundEvent
-from backchannel.core.commands import Standing
-from backchannel.core.delivery import DeliveryLane, DeliveryState, Post
-from backchannel.core.exchange_values import Change, ExchangePlace, ExchangeState
+from backchannel.core.commands.commands import Standing
+from backchannel.core.delivery.channels import InboundEvent
+from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.facts import Fact
-from backchannel.core.inbound import Admission, Arrival, Routed, Verdict
+from backchannel.core.flows.exchange_values import Change, ExchangePlace, ExchangeState
+from backchannel.core.flows.spawn_values import SpawnAsk, SpawnRules
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.messages import Role
-from backchannel.core.pairing import PairingState
+from backchannel.core.policy.inbound import Admission, Arrival, Routed, Verdict
+from backchannel.core.policy.pairing import PairingState
+from backchannel.core.policy.send_policy import Destination
+from backchannel.core.policy.visibility import VisibleScope
 from backchannel.core.records import ExportPlace, McpCall
 from backchannel.core.runs import Fence, FlowCall, Join, RunKind, RunState
-from backchannel.core.send_policy import Destination
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
-from backchannel.core.spawn_values import SpawnAsk, SpawnRules
-from backchannel.core.visibility import VisibleScope
 from backchannel.storage.events import UnitEvent
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.sqlite.file import SqliteDatabase

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from backchannel.core.cluster import GatewayInfo
+from backchannel.core.cluster.members import GatewayInfo
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, InvalidRequest, StartupError, StateFolderInUse, Unavailable
 from backchannel.storage.databases import database_at

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backchannel.core.facts import PolicyShadowed
-from backchannel.core.send_policy import SendDecision
+from backchannel.core.policy.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.driver import ProcessKilled

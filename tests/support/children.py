@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from backchannel.agents.scripted import Reply, call
-from backchannel.core.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Standing
 from backchannel.core.contracts import Clock, ModelRequest, Price
+from backchannel.core.flows.spawn import SOURCE_TOOL
+from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
+from backchannel.core.flows.spawn_values import Spawn, read_spawn
 from backchannel.core.messages import Message, Role, ToolCallBlock
 from backchannel.core.runs import Run
-from backchannel.core.spawn import SOURCE_TOOL
-from backchannel.core.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
-from backchannel.core.spawn_values import Spawn, read_spawn
 from backchannel.gateway.app import Gateway
 from backchannel.storage.driver import Faults, ProcessKilled
 from tests.support.gateways import MAIN, Equip, Heard, Power, ended, running, transcript_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backchannel.core.channels import Channel, ChannelSettings, OutboundPart, Sent
+from backchannel.core.delivery.channels import Channel, ChannelSettings, OutboundPart, Sent
 
 FAR: dict[str, Any] = {
     "adapter": "bridge",

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
 from backchannel.config.load import config_from
 from backchannel.core.contracts import Clock, Model, ModelRequest
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged, RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, text_content

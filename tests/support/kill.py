@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from backchannel.config.load import config_from
-from backchannel.core.channels import Channel, OutboundPart, Sent
+from backchannel.core.delivery.channels import Channel, OutboundPart, Sent
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from backchannel.core.channels import (
+from backchannel.core.delivery.channels import (
     Channel,
     ChannelError,
     ChannelRefused,

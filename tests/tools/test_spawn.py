@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.commands import Command, CommandName, Standing
-from backchannel.core.redaction import redact
+from backchannel.core.commands.commands import Command, CommandName, Standing
+from backchannel.core.secrets.redaction import redact
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.app import Gateway

@@ -10,7 +10,7 @@ import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.config.schema_doors import CronDeliver, CronJob
-from backchannel.core.delivery import DeliveryState, Receipt
+from backchannel.core.delivery.delivery import DeliveryState, Receipt
 from backchannel.core.runs import RunState
 from backchannel.errors import InvalidRequest, InvalidSchedule, UnknownAgent, UnknownChannel, UnknownModel
 from tests.support.clocks import HandClock, moment

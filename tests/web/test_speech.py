@@ -8,13 +8,13 @@ from typing import Any
 from msgspec.structs import replace
 from playwright.sync_api import Browser
 
-from backchannel.core.control_words import CONTROL_WORDS
-from backchannel.core.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
-from backchannel.core.exchange_values import ExchangeState
+from backchannel.core.commands.control_words import CONTROL_WORDS
+from backchannel.core.flows.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
+from backchannel.core.flows.exchange_values import ExchangeState
+from backchannel.core.flows.spawn import SOURCE_TOOL
+from backchannel.core.flows.spawn_texts import announce_prompt, wake_text
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, encode_message
 from backchannel.core.readable import text_for_people
-from backchannel.core.spawn import SOURCE_TOOL
-from backchannel.core.spawn_texts import announce_prompt, wake_text
 from tests.core.exchanges import opened
 from tests.core.spawns import spawned
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from backchannel.core.commands.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.control_words import ANNOUNCE_SKIP, REPLY_SKIP
-from backchannel.core.exchange_texts import ANNOUNCE_LINE as REPLY_ANNOUNCE_LINE
-from backchannel.core.exchange_texts import CONTEXT_LINE, TURN_LINE
+from backchannel.core.flows.exchange_texts import ANNOUNCE_LINE as REPLY_ANNOUNCE_LINE
+from backchannel.core.flows.exchange_texts import CONTEXT_LINE, TURN_LINE
+from backchannel.core.flows.spawn import SOURCE_TOOL
+from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE as TASK_ANNOUNCE_LINE
+from backchannel.core.flows.spawn_texts import WAKE_LINE
 from backchannel.core.headers import SESSION_MESSAGE, SYSTEM_MESSAGE, USER_MESSAGE
 from backchannel.core.messages import Message, Role
-from backchannel.core.spawn import SOURCE_TOOL
-from backchannel.core.spawn_texts import ANNOUNCE_LINE as TASK_ANNOUNCE_LINE
-from backchannel.core.spawn_texts import WAKE_LINE
 from backchannel.core.text import cut
 
 MAX_QUOTE = 120

@@ -1,7 +1,7 @@
 """Gates: where calls take their slots, wait for them, and can be ended by the operator.
 
-`core/slots.py` has the rule. A `Gate` is one kind of call. Slots are in memory only: a process that dies takes with it
-whatever had one, and the next begins with all of them free.
+`core/policy/slots.py` has the rule. A `Gate` is one kind of call. Slots are in memory only: a new process starts with
+all slots free.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from backchannel.core.contracts import Clock
-from backchannel.core.slots import SlotCount, SlotQueue, SlotShares, SlotUse
+from backchannel.core.policy.slots import SlotCount, SlotQueue, SlotShares, SlotUse
 from backchannel.errors import EndedByOperator
 from backchannel.storage.ids import new_id
 

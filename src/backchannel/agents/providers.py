@@ -34,8 +34,8 @@ from backchannel.core.contracts import (
     check_calls,
 )
 from backchannel.core.hosts import is_local_url
-from backchannel.core.known_secrets import hide_key
 from backchannel.core.messages import ImageBlock
+from backchannel.core.secrets.known import hide_key
 
 if TYPE_CHECKING:
     import httpx2

@@ -18,7 +18,7 @@ from backchannel.config.agents import AgentSettings, SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, why_unseen
 from backchannel.config.schema_agents import SandboxBackend
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.visibility import is_sandboxed
+from backchannel.core.policy.visibility import is_sandboxed
 
 
 class Backend(NamedTuple):

@@ -17,9 +17,9 @@ from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput, T
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.mcp_names import names_all
 from backchannel.core.messages import text_content
+from backchannel.core.policy.visibility import is_sandboxed
 from backchannel.core.shapes import params_schema
 from backchannel.core.text import ANY, matches, quoted
-from backchannel.core.visibility import is_sandboxed
 from backchannel.errors import InvalidRequest
 
 GROUP = "group:"

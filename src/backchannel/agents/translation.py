@@ -22,6 +22,7 @@ from backchannel.core.contracts import (
     TextDelta,
     ThinkingDelta,
 )
+from backchannel.core.delivery.received import decode_base64, encode_base64
 from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.messages import (
     Block,
@@ -33,7 +34,6 @@ from backchannel.core.messages import (
     ToolCallBlock,
     Usage,
 )
-from backchannel.core.received import decode_base64, encode_base64
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as pai

@@ -26,7 +26,8 @@ import msgspec
 
 from backchannel.agents.loading import load
 from backchannel.config.schema_doors import BridgeSettings
-from backchannel.core.channels import (
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import (
     DEFAULT_ACCOUNT,
     Channel,
     ChannelBusy,
@@ -37,10 +38,9 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.contracts import Clock
 from backchannel.core.hosts import is_local_url
-from backchannel.core.inbound import parse_event
-from backchannel.core.known_secrets import KnownSecrets, secrets_in
+from backchannel.core.policy.inbound import parse_event
+from backchannel.core.secrets.known import KnownSecrets, secrets_in
 from backchannel.errors import BadSignature
 
 if TYPE_CHECKING:

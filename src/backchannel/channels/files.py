@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from backchannel.core.channels import (
+from backchannel.core.contracts import Clock, ToolSet
+from backchannel.core.delivery.channels import (
     ChannelBusy,
     ChannelError,
     ChannelRefused,
@@ -23,10 +24,16 @@ from backchannel.core.channels import (
     InboundId,
     IncomingFile,
 )
-from backchannel.core.contracts import Clock, ToolSet
+from backchannel.core.delivery.received import (
+    MAX_IMAGE_BYTES,
+    clean_note,
+    disk_name,
+    file_line,
+    image_type,
+    looks_like_image,
+)
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, ImageBlock, TextBlock
-from backchannel.core.received import MAX_IMAGE_BYTES, clean_note, disk_name, file_line, image_type, looks_like_image
 from backchannel.errors import InvalidRequest, StorageFull, Unavailable
 from backchannel.runtime.media import Media
 from backchannel.workspace.tools import WorkspaceTools

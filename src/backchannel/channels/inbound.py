@@ -1,7 +1,7 @@
 """Inbound: an event of a channel becomes a run, a note or a command, in one unit, or is ignored.
 
-The rules are in `core/inbound.py`, the unit is in the store. This joins them with the settings of the channel and the
-parts of the gateway. Who may post to a channel is for the channel to check.
+The rules are in `core/policy/inbound.py`, the unit is in the store. This joins them with the settings of the channel
+and the parts of the gateway. Who may post to a channel is for the channel to check.
 """
 
 from __future__ import annotations
@@ -13,9 +13,18 @@ import msgspec
 
 from backchannel.channels.files import ReceivedFiles, lines_for
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.channels import Channel, Channels, InboundAnswer, InboundEvent, InboundTaker, IncomingFile
-from backchannel.core.commands import Command
-from backchannel.core.inbound import (
+from backchannel.core.commands.commands import Command
+from backchannel.core.delivery.channels import (
+    Channel,
+    Channels,
+    InboundAnswer,
+    InboundEvent,
+    InboundTaker,
+    IncomingFile,
+)
+from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
+from backchannel.core.messages import Block
+from backchannel.core.policy.inbound import (
     Admission,
     Arrival,
     Routing,
@@ -27,10 +36,8 @@ from backchannel.core.inbound import (
     left_to,
     route,
 )
-from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
-from backchannel.core.messages import Block
-from backchannel.core.pairing import Acquaintance
-from backchannel.core.send_policy import SendDecision
+from backchannel.core.policy.pairing import Acquaintance
+from backchannel.core.policy.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import ChatMovedMeanwhile, InvalidRequest, NotFound, OwnPostUnderway

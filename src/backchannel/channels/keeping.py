@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 from msgspec import structs
 
-from backchannel.core.channels import (
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import (
     ChannelBusy,
     ChannelError,
     ChannelHealth,
@@ -18,7 +19,6 @@ from backchannel.core.channels import (
     InboundTaker,
     IncomingFile,
 )
-from backchannel.core.contracts import Clock
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0

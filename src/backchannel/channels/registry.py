@@ -17,14 +17,8 @@ from backchannel.channels.bridge import Bridge
 from backchannel.channels.keeping import Kept
 from backchannel.channels.telegram.channel import TelegramChannel, not_installed
 from backchannel.config.schema_doors import BridgeSettings, TelegramSettings
-from backchannel.core.channels import (
-    Channel,
-    ChannelHealth,
-    Channels,
-    ChannelSettings,
-    InboundTaker,
-)
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import Channel, ChannelHealth, Channels, ChannelSettings, InboundTaker
 
 log = structlog.get_logger(__name__)
 

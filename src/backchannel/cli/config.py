@@ -117,7 +117,7 @@ def path(ctx: typer.Context, as_json: AsJson = False) -> None:
 def show(ctx: typer.Context, as_json: AlwaysJson = True) -> None:
     """Show the configuration with all defaults. It is JSON; secrets are hidden."""
     from backchannel.config.schema import ConfigFile
-    from backchannel.core.known_secrets import KnownSecrets, secrets_in, shown_settings
+    from backchannel.core.secrets.known import KnownSecrets, secrets_in, shown_settings
 
     config = options_of(ctx).load_config()
     secrets = KnownSecrets(secrets_in(config))

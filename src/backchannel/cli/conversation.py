@@ -20,7 +20,7 @@ from backchannel.cli.failures import retry_text
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.output import Spinner, WordWrap, clock_time, is_terminal, say, say_dim, say_styled
 from backchannel.cli.questions import Keep, Questions, drop_typed
-from backchannel.core.control_words import is_control_word
+from backchannel.core.commands.control_words import is_control_word
 from backchannel.errors import GatewayError
 
 LONGEST_WAIT_MS = 60_000

@@ -201,7 +201,7 @@ def _keep(ctx: Any, param: Any, value: Any) -> None:
 
 def _refuse_status(command: Any, folder: Path) -> None:
     """Refuse `--state failed` and the like: `--state` is the state folder, and the status of a run was meant."""
-    from backchannel.core.delivery import DeliveryState
+    from backchannel.core.delivery.delivery import DeliveryState
     from backchannel.core.runs import RunState
 
     if _has(command, "status") and str(folder) in {*RunState, *DeliveryState} and not folder.exists():

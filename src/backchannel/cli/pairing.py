@@ -80,7 +80,7 @@ def remove(
 
 
 def _place(pairing: answers.PairingRow) -> str:
-    from backchannel.core.channels import DEFAULT_ACCOUNT  # here, because it is slow to import
+    from backchannel.core.delivery.channels import DEFAULT_ACCOUNT  # here, because it is slow to import
 
     account = pairing.account_id
     return pairing.channel if account == DEFAULT_ACCOUNT else f"{pairing.channel} {made_visible(account)}"

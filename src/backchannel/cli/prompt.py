@@ -33,7 +33,7 @@ from backchannel.cli.options import Options
 from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled, wrapped
 from backchannel.cli.sessions import show_sessions
 from backchannel.cli.ticking import Ticking
-from backchannel.core.control_words import is_silent
+from backchannel.core.commands.control_words import is_silent
 from backchannel.errors import GatewayError
 
 T = TypeVar("T")

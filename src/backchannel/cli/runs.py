@@ -23,7 +23,7 @@ from backchannel.cli.output import (
     show_json,
     show_table,
 )
-from backchannel.core.control_words import in_words, is_control_word
+from backchannel.core.commands.control_words import in_words, is_control_word
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 

@@ -17,7 +17,7 @@ from backchannel.cli.conversation import ReceiptSeen, invoke, new_run_id, receip
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, options_of
 from backchannel.cli.output import Spinner, patience, say, say_dim, show_json
-from backchannel.core.control_words import in_words, is_control_word, is_silent
+from backchannel.core.commands.control_words import in_words, is_control_word, is_silent
 
 _WAITS_FOR = "waiting for what follows"
 

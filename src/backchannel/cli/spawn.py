@@ -28,7 +28,7 @@ from backchannel.cli.finding import NoGateway
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, Options, options_of
 from backchannel.cli.output import is_terminal, patience, say, say_dim, show_json
-from backchannel.core.control_words import in_words, is_control_word
+from backchannel.core.commands.control_words import in_words, is_control_word
 
 T = TypeVar("T")
 _NOT_PERMITTED = ("forbidden", "scope_missing", "session_not_found")

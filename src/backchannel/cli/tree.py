@@ -251,7 +251,7 @@ def line_of(session: answers.TreeNode) -> str:
 
 def _runtime_of(session: answers.TreeNode, now_ms: int) -> str:
     """Show how long a sub-agent took, or has been at work so far."""
-    from backchannel.core.spawn_texts import show_duration
+    from backchannel.core.flows.spawn_texts import show_duration
 
     spawn = session.spawn
     if spawn is None or spawn.started_at is None:

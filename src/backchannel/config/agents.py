@@ -23,8 +23,8 @@ from backchannel.config.schema_agents import (
 )
 from backchannel.core.contracts import ThinkingLevel
 from backchannel.core.keys import normalise_agent_id
+from backchannel.core.policy.visibility import SightSettings
 from backchannel.core.text import nearest
-from backchannel.core.visibility import SightSettings
 from backchannel.errors import UnknownAgent
 
 ANY = "*"

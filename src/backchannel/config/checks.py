@@ -28,7 +28,7 @@ from backchannel.config.schema_agents import (
 )
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH, TelegramSettings
 from backchannel.config.telegram import doubts_about
-from backchannel.core.channels import DEFAULT_ACCOUNT, ChannelSettings, channel_name_problem
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, ChannelSettings, channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
 from backchannel.core.mcp_names import MCP_GROUP, MCP_SEPARATOR, server_name_problem

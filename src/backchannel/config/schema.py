@@ -20,10 +20,10 @@ from backchannel.config.schema_doors import (
     GatewaySettings,
     HookSettings,
 )
-from backchannel.core.inbound import BindingSettings
 from backchannel.core.keys import DmScope, KeyScheme
-from backchannel.core.limits import ExchangeLimitSettings
-from backchannel.core.send_policy import SendPolicySettings
+from backchannel.core.policy.inbound import BindingSettings
+from backchannel.core.policy.limits import ExchangeLimitSettings
+from backchannel.core.policy.send_policy import SendPolicySettings
 from backchannel.core.settings import AtLeastOne, Settings, secret, setting
 
 ChatScope: TypeAlias = Literal["per-sender", "global"]

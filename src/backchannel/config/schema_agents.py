@@ -6,10 +6,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, field
 
-from backchannel.core.approvals import ApprovalRuleSettings
 from backchannel.core.contracts import ThinkingLevel
+from backchannel.core.policy.approvals import ApprovalRuleSettings
+from backchannel.core.policy.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
 from backchannel.core.settings import NonEmpty, Settings, secret, setting
-from backchannel.core.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
 
 AnnounceMode: TypeAlias = Literal["post", "wake"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from backchannel.core.channels import ChannelSettings
+from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.settings import NonEmpty, Seconds, Settings, secret, setting
 
 UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

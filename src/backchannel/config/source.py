@@ -358,7 +358,9 @@ def _excerpt(text: str, line: int, column: int) -> str:
 
 def without_secrets(text: str) -> str:
     """Hide what its name, or its looks, give away as a secret."""
-    from backchannel.core.redaction import redact  # its patterns take their time, and most commands show no secrets
+    from backchannel.core.secrets.redaction import (
+        redact,  # its patterns take their time, and most commands show no secrets
+    )
 
     return redact(_covered(text))[0]
 

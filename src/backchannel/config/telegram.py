@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from backchannel.config.agents import ANY
 from backchannel.config.findings import SettingPath
 from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings, TelegramWebhookSettings
-from backchannel.core.channels import ChannelSettings
+from backchannel.core.delivery.channels import ChannelSettings
 
 _TOKEN = re.compile(r"\d+:[A-Za-z0-9_-]{35,}\Z")
 _ID = re.compile(r"-?\d+\Z")

@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkabl
 
 import msgspec
 
-from backchannel.core.delivery import DeliveryLane
+from backchannel.core.delivery.delivery import DeliveryLane
 from backchannel.core.messages import Block, Message, Usage
-from backchannel.core.send_policy import SendDecision
+from backchannel.core.policy.send_policy import SendDecision
 from backchannel.core.sessions import Session
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]

@@ -27,7 +27,14 @@ from backchannel.core.messages import (
     decode_message,
     encode_message,
 )
-from backchannel.core.redaction import MAX_DEPTH, redact, redact_block, redact_message, redact_opening, redact_value
+from backchannel.core.secrets.redaction import (
+    MAX_DEPTH,
+    redact,
+    redact_block,
+    redact_message,
+    redact_opening,
+    redact_value,
+)
 from backchannel.core.text import shown_name
 
 TEXT_LIMIT = 4000

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from backchannel.core.approvals import Approval
-from backchannel.core.delivery import Delivery
-from backchannel.core.drafts import ShownDraft
+from backchannel.core.delivery.delivery import Delivery
+from backchannel.core.delivery.drafts import ShownDraft
 from backchannel.core.messages import Message
-from backchannel.core.pairing import Pairing
+from backchannel.core.policy.approvals import Approval
+from backchannel.core.policy.pairing import Pairing
 from backchannel.core.runs import Run
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from backchannel.core.flows.spawn_values import SpawnRecord
 from backchannel.core.messages import Usage
 from backchannel.core.sessions import Session
-from backchannel.core.spawn_values import SpawnRecord
 
 
 class Forest(msgspec.Struct, frozen=True):

@@ -7,10 +7,10 @@ says so, and only the gateway writes provenance.
 
 from __future__ import annotations
 
-from backchannel.core import exchange, exchange_texts, spawn_texts
-from backchannel.core.control_words import is_control_word
+from backchannel.core.commands.control_words import is_control_word
+from backchannel.core.flows import exchange, exchange_texts, spawn_texts
+from backchannel.core.flows.spawn import SOURCE_TOOL as SPAWN_TOOL
 from backchannel.core.messages import Message, ProvenanceKind, Role, TextBlock
-from backchannel.core.spawn import SOURCE_TOOL as SPAWN_TOOL
 from backchannel.core.text import unfenced
 
 

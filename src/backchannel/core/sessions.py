@@ -8,8 +8,8 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from backchannel.core.messages import Pending, TranscriptLines
+from backchannel.core.policy.visibility import VisibleScope
 from backchannel.core.stored import StoredForm
-from backchannel.core.visibility import VisibleScope
 from backchannel.errors import ScopeMissing
 
 MAX_INTEGER = 2**63 - 1

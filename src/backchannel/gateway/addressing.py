@@ -13,16 +13,16 @@ from contextlib import suppress
 from dataclasses import replace
 
 from backchannel.agents.registry import Agents
-from backchannel.core.answers import Found, FoundKey
 from backchannel.core.caller_keys import Addressed, CallerKeys, LookedUp, Resolved, Written
 from backchannel.core.keys import KeyScheme, SessionKey, normalise_agent_id
-from backchannel.core.rows import SessionRow
+from backchannel.core.policy.visibility import OPERATOR
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
-from backchannel.core.visibility import OPERATOR
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound, UnknownAgent
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.targets import addressed_before, look_up
+from backchannel.wire.answers import Found, FoundKey
+from backchannel.wire.rows import SessionRow
 
 _SHORT_ID = re.compile("[0-9a-fA-F]{8,32}")
 _MOST_CANDIDATES = 10

@@ -36,13 +36,13 @@ from backchannel.config.defaults import default_model, needs_default_model, with
 from backchannel.config.load import config_from
 from backchannel.config.schema import DEMO_MODEL, Config
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.channels import Channel
 from backchannel.core.contracts import Clock, Effects, Model
+from backchannel.core.delivery.channels import Channel
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
-from backchannel.core.known_secrets import KnownSecrets
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
+from backchannel.core.secrets.known import KnownSecrets
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
 from backchannel.gateway.addressing import address_by_name, main_of
 from backchannel.gateway.logs import mask_default_logs, secrets_of

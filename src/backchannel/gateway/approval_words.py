@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.answering import OPERATOR
-from backchannel.core.approvals import Approval, ApprovalState, shown_arguments
 from backchannel.core.keys import SessionKey
+from backchannel.core.policy.answering import OPERATOR
+from backchannel.core.policy.approvals import Approval, ApprovalState, shown_arguments
 from backchannel.core.shapes import Answer
 from backchannel.core.text import cut, made_visible
 

@@ -21,10 +21,10 @@ from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
 from backchannel.core.contracts import FollowingClock
 from backchannel.core.records import Troubles
-from backchannel.core.rows import HealthProblem
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.parts import GatewayParts
 from backchannel.runtime.cluster import differences
+from backchannel.wire.rows import HealthProblem
 
 RECENT_MS = 24 * 3_600_000
 """How long a failed run counts."""

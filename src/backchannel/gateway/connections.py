@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Raw
 
-from backchannel.core.echoes import token_word
+from backchannel.core.cluster.echoes import token_word
 from backchannel.core.facts import TokenEnded
 from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.shapes import Params, SharedParams, bad_params

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import structlog
 
 from backchannel.core.contracts import Clock
-from backchannel.core.devices import SIGNED_MS, DeviceToken, operators_parent
+from backchannel.core.secrets.devices import SIGNED_MS, DeviceToken, operators_parent
 from backchannel.core.text import stored_name
 from backchannel.errors import Unauthorized, Unavailable
 from backchannel.gateway.auth import OPERATOR_TOKEN_ID, TOKEN_PREFIX, TokenHolder, expand_scopes, hash_token

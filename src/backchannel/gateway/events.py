@@ -28,13 +28,13 @@ from typing import Any
 
 from msgspec import Raw
 
-from backchannel.core.approvals import Approval
 from backchannel.core.contracts import Clock
-from backchannel.core.delivery import Delivery, DeliveryState
+from backchannel.core.delivery.delivery import Delivery, DeliveryState
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, MessageAppended, RunChanged, SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role, text_content, text_of
+from backchannel.core.policy.approvals import Approval
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut

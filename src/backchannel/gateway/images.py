@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 
+from backchannel.core.delivery.received import image_type
 from backchannel.core.messages import ImageBlock
-from backchannel.core.received import image_type
 from backchannel.errors import InvalidRequest
 
 MAX_IMAGES = 20

@@ -21,9 +21,9 @@ import structlog
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from backchannel.agents.models import SERVICES
-from backchannel.core.credentials import MASK
-from backchannel.core.known_secrets import KnownSecrets, secrets_in
-from backchannel.core.redaction import redact_opening
+from backchannel.core.secrets.credentials import MASK
+from backchannel.core.secrets.known import KnownSecrets, secrets_in
+from backchannel.core.secrets.redaction import redact_opening
 from backchannel.core.settings import Settings
 from backchannel.core.text import without_controls
 from backchannel.gateway.auth import TOKEN_PREFIX

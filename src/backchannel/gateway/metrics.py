@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Message, Scope, Send
 
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged
 from backchannel.core.messages import Role, Usage
 from backchannel.core.runs import Run, RunKind, RunState

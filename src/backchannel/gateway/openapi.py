@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from backchannel.channels.bridge import SIGNATURE
-from backchannel.core.channels import InboundAnswer, InboundEvent
+from backchannel.core.delivery.channels import InboundAnswer, InboundEvent
 from backchannel.gateway.auth import InvokeParams
 from backchannel.gateway.errors import OPENAI_AT
 from backchannel.gateway.hooks import AGENT, WAKE, HookAccepted, HookAgentParams, HookNoted, HookWakeParams

@@ -10,8 +10,8 @@ from backchannel.agents.sandboxes import Sandboxes
 from backchannel.agents.toolset import Tools
 from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper
-from backchannel.core.channels import Channels
-from backchannel.core.known_secrets import KnownSecrets
+from backchannel.core.delivery.channels import Channels
+from backchannel.core.secrets.known import KnownSecrets
 from backchannel.runtime.runtime import Runtime
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands

@@ -18,10 +18,10 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from backchannel.core.messages import Block, Role
-from backchannel.core.rows import ApprovalRow, DeliveryRow, SessionRow
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.approval_words import ApprovalAsked, ApprovalResolved
+from backchannel.wire.rows import ApprovalRow, DeliveryRow, SessionRow
 
 MAX_REQUEST_ID_LENGTH = 256
 KEEP_ALIVE_S = 15.0

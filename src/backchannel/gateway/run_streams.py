@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backchannel.core.control_words import is_control_word
+from backchannel.core.commands.control_words import is_control_word
 from backchannel.core.messages import Message, Role, text_content, text_of
 from backchannel.core.runs import Run, RunState
 from backchannel.gateway.protocol import ShownMessage

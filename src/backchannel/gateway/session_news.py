@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
-from backchannel.core.rows import SessionRow
 from backchannel.errors import GatewayError
 from backchannel.gateway.protocol import SessionsChanged, show_event_head
+from backchannel.wire.rows import SessionRow
 
 LookUp = Callable[[str], Awaitable[SessionRow | None]]
 """Reads the row of a session."""

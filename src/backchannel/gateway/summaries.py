@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from backchannel.core.summaries import (
+from backchannel.errors import UnknownModel
+from backchannel.gateway.parts import GatewayParts
+from backchannel.wire.summaries import (
     AgentHealth,
     AgentHeartbeat,
     AgentNamed,
@@ -20,8 +22,6 @@ from backchannel.core.summaries import (
     SessionsCounted,
     SessionsSummary,
 )
-from backchannel.errors import UnknownModel
-from backchannel.gateway.parts import GatewayParts
 
 STORE = "the gateway's database"
 """Where sessions are kept, where a path is asked for."""

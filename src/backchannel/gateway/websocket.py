@@ -24,7 +24,6 @@ import msgspec
 import structlog
 from starlette.types import Message, Receive, Send
 
-from backchannel.core.answers import NAMED_PER_AGENT, SessionDefaults
 from backchannel.core.keys import SessionKey
 from backchannel.core.text import nearest, quoted
 from backchannel.errors import (
@@ -65,6 +64,7 @@ from backchannel.gateway.protocol import (
 )
 from backchannel.triggers.nodes import choose_node
 from backchannel.version import PROTOCOL_VERSION, __version__
+from backchannel.wire.answers import NAMED_PER_AGENT, SessionDefaults
 
 log = structlog.get_logger(__name__)
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from backchannel.core.delivery.received import is_media_name
 from backchannel.core.messages import (
     Block,
     Chat,
@@ -30,7 +31,6 @@ from backchannel.core.messages import (
     encode_message,
     text_content,
 )
-from backchannel.core.received import is_media_name
 from backchannel.openclaw.values import NotJson, count_in, decode, is_deep, number_in, text_in, time_in
 
 _T = TypeVar("_T")

@@ -17,7 +17,6 @@ import structlog
 
 from backchannel.agents.registry import ToolFailed
 from backchannel.config.agents import AgentSettings
-from backchannel.core.approvals import Approval, ApprovalState, refusal
 from backchannel.core.contracts import (
     Clock,
     Effects,
@@ -42,6 +41,7 @@ from backchannel.core.messages import (
     text_content,
     text_of,
 )
+from backchannel.core.policy.approvals import Approval, ApprovalState, refusal
 from backchannel.core.runs import FUNCTION_STEP, CallState, Run, Started, ToolCall, function_call_id, tool_call_id
 from backchannel.core.sessions import Session
 from backchannel.core.stored import StoredForm

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from backchannel.core.approvals import Approval, ApprovalRuleSettings, asks
 from backchannel.core.facts import ApprovalChanged
+from backchannel.core.policy.approvals import Approval, ApprovalRuleSettings, asks
 from backchannel.core.runs import Fence, ToolCall
 from backchannel.runtime.events import Hub, WaitStarted
 from backchannel.storage.store import Store

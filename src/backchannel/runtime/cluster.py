@@ -21,7 +21,7 @@ import structlog
 
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
-from backchannel.core.cluster import TIMERS, GatewayInfo, GatewaySeen, Renewed
+from backchannel.core.cluster.members import TIMERS, GatewayInfo, GatewaySeen, Renewed
 from backchannel.errors import Unavailable
 from backchannel.runtime.echoing import Echoing, Hearing
 from backchannel.storage.store import Store

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
-from backchannel.core.approvals import Approval
-from backchannel.core.channels import Channel, Channels
-from backchannel.core.delivery import DeliveryLane
-from backchannel.core.drafts import ShownDraft
+from backchannel.core.delivery.channels import Channel, Channels
+from backchannel.core.delivery.delivery import DeliveryLane
+from backchannel.core.delivery.drafts import ShownDraft
+from backchannel.core.policy.approvals import Approval
 from backchannel.core.runs import Fence, Run
 from backchannel.core.sessions import read_address
 

@@ -4,7 +4,7 @@ A listener hears runs begin and end and their replies grow. For each run whose r
 `Composing` (`runtime/composing.py`), in memory only. Signs of typing are asked for while the run works. Where the
 channel streams, the reply is shown as far as it is written: when it has grown for one interval a row is committed, the
 draft posted, and the platform's id committed; from then on it is edited, which may be repeated and needs no rows.
-`storage/units/drafts.py` has the rows, `core/drafts.py` what becomes of a draft when its run ends.
+`storage/units/drafts.py` has the rows, `core/delivery/drafts.py` what becomes of a draft when its run ends.
 
 A call that is on its way is waited for before anything else is sent to its chat (`settled`): the reply must neither be
 overwritten by an older draft nor miss the id of the message that it takes the place of. Whatever fails here, the run
@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from backchannel.core.channels import (
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import (
     Channel,
     ChannelBusy,
     ChannelError,
@@ -30,12 +31,11 @@ from backchannel.core.channels import (
     Draft,
     Sent,
 )
-from backchannel.core.contracts import Clock
-from backchannel.core.delivery import MAX_ATTEMPTS, DeliveryLane, Tries, account_hold_ms, retry_wait
-from backchannel.core.drafts import DraftMove, DraftState, ShownDraft
+from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryLane, Tries, account_hold_ms, retry_wait
+from backchannel.core.delivery.drafts import DraftMove, DraftState, ShownDraft
+from backchannel.core.delivery.splitting import opening_of
 from backchannel.core.facts import ApprovalChanged, DraftChanged, RunChanged
 from backchannel.core.runs import Run, RunState
-from backchannel.core.splitting import opening_of
 from backchannel.errors import Unavailable
 from backchannel.runtime.composing import Composing
 from backchannel.runtime.events import Event, Hub, ReplyGrew

@@ -1,9 +1,9 @@
 """Echoing: gateways on one database tell each other what they have committed, where somebody waits for it.
 
-Each tells the others for which topics somebody waits there (`core/interests.py`): soon after a wait or a subscription
-begins, and again while it lasts. After a commit, words about it go to those gateways alone, and to those that have
-something to do about it. Whoever hears a word reads its row, and does with it as with facts of its own. So what
-concerns one gateway costs the others nothing, and a gateway on which nobody waits hears nothing.
+Each tells the others for which topics somebody waits there (`core/cluster/interests.py`): soon after a wait or a
+subscription begins, and again while it lasts. After a commit, words about it go to those
+gateways alone, and to those that have something to do about it. A gateway that hears a word reads its row, and treats
+it like a fact of its own. So a commit that concerns one gateway costs the others nothing.
 
 What is heard makes things happen sooner. What a lost word was about is found by the look that is taken once a second:
 work that nobody does, what is waited for, and how runs ended that somebody here follows.
@@ -19,10 +19,10 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from backchannel.core.cluster import GatewaySeen
-from backchannel.core.echoes import EVERYTHING, Topic, Word, echoes_of, read_echo, write_echo
+from backchannel.core.cluster.echoes import EVERYTHING, Topic, Word, echoes_of, read_echo, write_echo
+from backchannel.core.cluster.interests import Interests, is_want, read_wants, write_wants
+from backchannel.core.cluster.members import GatewaySeen
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, Fact, MessageAppended, RunChanged
-from backchannel.core.interests import Interests, is_want, read_wants, write_wants
 from backchannel.core.runs import RunState
 from backchannel.errors import Unavailable
 from backchannel.storage.store import Store

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from backchannel.core.delivery import Delivery
-from backchannel.core.echoes import EVERYTHING, Topic, run_topic, session_topic
+from backchannel.core.cluster.echoes import EVERYTHING, Topic, run_topic, session_topic
+from backchannel.core.delivery.delivery import Delivery
 from backchannel.core.facts import DeliveryChanged, Fact, PairingChanged, RunChanged
 from backchannel.core.messages import Block
-from backchannel.core.pairing import PairingState
+from backchannel.core.policy.pairing import PairingState
 from backchannel.core.runs import Run, RunState
 from backchannel.core.text import made_visible
 

@@ -6,7 +6,7 @@ import structlog
 
 from backchannel.core.facts import PolicyShadowed
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.send_policy import Destination, SendDecision, SendPolicySettings, may_send
+from backchannel.core.policy.send_policy import Destination, SendDecision, SendPolicySettings, may_send
 from backchannel.core.sessions import Session
 from backchannel.errors import PolicyDenied
 

@@ -15,9 +15,9 @@ import structlog
 
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
-from backchannel.core.channels import Channel, Channels
-from backchannel.core.cluster import TIMERS, GatewaySeen, channel_duty
-from backchannel.core.echoes import Topic, end_word, run_topic
+from backchannel.core.cluster.echoes import Topic, end_word, run_topic
+from backchannel.core.cluster.members import TIMERS, GatewaySeen, channel_duty
+from backchannel.core.delivery.channels import Channel, Channels
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,

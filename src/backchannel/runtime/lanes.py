@@ -2,7 +2,7 @@
 
 In memory there are only wake-ups, slots and the tasks at work; which run of a session is next, and whether a lane is
 free, the store decides. A key in the queue *may* have a queued run: being wrong costs one look, never a run. Which
-session is next, `core/slots.py` decides.
+session is next, `core/policy/slots.py` decides.
 
 A slot is taken before the store is asked to start a run, so that accepting and starting can be one commit.
 """
@@ -22,11 +22,11 @@ import structlog
 
 from backchannel.core.contracts import Check
 from backchannel.core.facts import LaneFree, RunChanged
-from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey
+from backchannel.core.policy.inbound import Arrival, Taken
+from backchannel.core.policy.slots import SlotCount, SlotQueue, SlotShares, SlotUse
 from backchannel.core.runs import Accepted, Run, RunRequest, RunState, Started
 from backchannel.core.seldom import Seldom
-from backchannel.core.slots import SlotCount, SlotQueue, SlotShares, SlotUse
 from backchannel.errors import Unavailable
 from backchannel.runtime.timers import CLOSE_LIMIT_S
 from backchannel.storage.store import Store

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from contextlib import suppress
 
-from backchannel.core.received import is_media_name
+from backchannel.core.delivery.received import is_media_name
 from backchannel.errors import Unavailable
 from backchannel.storage.files.media import PART_BYTES, MediaFolder
 from backchannel.storage.store import Store

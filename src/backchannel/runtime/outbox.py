@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from backchannel.core.channels import (
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import (
     Channel,
     ChannelError,
     ChannelMoved,
@@ -24,12 +25,11 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.contracts import Clock
-from backchannel.core.delivery import Claimed, DeliveryLane, DeliveryState
+from backchannel.core.delivery.delivery import Claimed, DeliveryLane, DeliveryState
+from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import DeliveryChanged
+from backchannel.core.policy.send_policy import SendDecision
 from backchannel.core.seldom import Seldom
-from backchannel.core.send_policy import SendDecision
-from backchannel.core.splitting import Measure
 from backchannel.errors import FenceLost, Unavailable
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds

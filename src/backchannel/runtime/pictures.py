@@ -14,8 +14,8 @@ from typing import TypeGuard
 from msgspec.structs import replace
 
 from backchannel.core.contracts import Model, ModelRequest, sees_images
+from backchannel.core.delivery.received import MAX_IMAGE_BYTES, encode_base64
 from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
-from backchannel.core.received import MAX_IMAGE_BYTES, encode_base64
 from backchannel.runtime.media import Media
 
 MOST_SHOWN = 20

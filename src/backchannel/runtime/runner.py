@@ -21,6 +21,7 @@ from backchannel.agents.prompts import system_prompt, with_instructions
 from backchannel.agents.registry import AgentFunction, Agents
 from backchannel.core.budget import context_budget, text_tokens
 from backchannel.core.caller_keys import CallerKeys
+from backchannel.core.commands.control_words import held_back
 from backchannel.core.contracts import (
     Clock,
     Model,
@@ -33,13 +34,12 @@ from backchannel.core.contracts import (
     ToolSet,
     ToolSpec,
 )
-from backchannel.core.control_words import held_back
 from backchannel.core.headers import MarkFilter
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import HistoryPage, Message, Role, Usage, text_content
-from backchannel.core.redaction import redact
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
+from backchannel.core.secrets.redaction import redact
 from backchannel.core.seldom import Seldom
 from backchannel.core.text import cut, storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable

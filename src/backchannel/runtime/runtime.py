@@ -18,8 +18,8 @@ from backchannel.agents.gates import MODEL, Gates
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
-from backchannel.core.channels import Channels
 from backchannel.core.contracts import Check, Clock, ToolSet
+from backchannel.core.delivery.channels import Channels
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,
@@ -32,11 +32,11 @@ from backchannel.core.facts import (
     SessionChanged,
     TimerSet,
 )
-from backchannel.core.inbound import Arrival, Taken
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
+from backchannel.core.policy.inbound import Arrival, Taken
+from backchannel.core.policy.send_policy import SendDecision
 from backchannel.core.runs import NOBODY, Accepted, Interrupted, RunKind, RunRequest, RunState
-from backchannel.core.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.approvals import Approvals

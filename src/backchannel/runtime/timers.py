@@ -17,7 +17,7 @@ from collections.abc import Callable
 import structlog
 
 from backchannel.core.contracts import Clock, Timer
-from backchannel.core.delivery import DeliveryLane
+from backchannel.core.delivery.delivery import DeliveryLane
 from backchannel.core.facts import DeliveryChanged, TimerSet
 from backchannel.core.seldom import Seldom
 from backchannel.errors import DatabaseLocked, Unavailable

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 
 from backchannel.core.contracts import Clock
-from backchannel.core.exchange_values import Opened
 from backchannel.core.facts import RunChanged
+from backchannel.core.flows.exchange_values import Opened
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run, RunState
 from backchannel.errors import RunNotFound, ShuttingDown

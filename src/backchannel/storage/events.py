@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backchannel.core.delivery import Delivery
-from backchannel.core.exchange_values import WaitEnd
+from backchannel.core.delivery.delivery import Delivery
+from backchannel.core.flows.exchange_values import WaitEnd
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
 

@@ -18,11 +18,11 @@ from time import monotonic
 from typing import Self
 
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.cluster import GatewayInfo
+from backchannel.core.cluster.members import GatewayInfo
 from backchannel.core.contracts import Clock
-from backchannel.core.drafts import ShownDraft
-from backchannel.core.exchange_values import Opened
+from backchannel.core.delivery.drafts import ShownDraft
 from backchannel.core.facts import Fact, TranscriptClosed
+from backchannel.core.flows.exchange_values import Opened
 from backchannel.core.keys import KeyScheme
 from backchannel.core.messages import Message, decode_messages
 from backchannel.core.records import Unfinished

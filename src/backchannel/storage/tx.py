@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
-from backchannel.core.send_policy import SendDecision
-from backchannel.core.splitting import Measure
+from backchannel.core.policy.send_policy import SendDecision
 from backchannel.storage.events import UnitEvent
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -22,9 +22,9 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.contracts import Clock
 from backchannel.core.keys import KeyScheme, SessionKey
+from backchannel.core.policy.visibility import OPERATOR, Viewer
 from backchannel.core.runs import FlowCall
 from backchannel.core.shapes import Answer, Params, bad_params, params_schema
-from backchannel.core.visibility import OPERATOR, Viewer
 from backchannel.errors import InvalidRequest
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.retries import Retries

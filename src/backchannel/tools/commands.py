@@ -1,13 +1,13 @@
 """Chat commands: checked against the models and agents that there are, and carried out.
 
-What they are is in `core/commands.py`, and what each does is in the store.
+What they are is in `core/commands/commands.py`, and what each does is in the store.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from backchannel.core.commands import Command, CommandName, CommandReply, Standing, may_use
+from backchannel.core.commands.commands import Command, CommandName, CommandReply, Standing, may_use
 from backchannel.core.keys import SessionKey
 from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.tools.base import Parts

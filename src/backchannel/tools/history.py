@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from backchannel.core.excerpts import condense, present, read_piece
 from backchannel.core.messages import Message, encode_message, text_content
-from backchannel.core.redaction import redact_message
+from backchannel.core.secrets.redaction import redact_message
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, NotFound
 from backchannel.tools.base import Caller, SessionTool, off_loop

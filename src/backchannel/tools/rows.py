@@ -8,14 +8,19 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.approvals import Approval
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.channels import DEFAULT_ACCOUNT
-from backchannel.core.delivery import Delivery, Receipt
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
+from backchannel.core.delivery.delivery import Delivery, Receipt
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message
+from backchannel.core.policy.approvals import Approval
 from backchannel.core.readable import text_for_people
-from backchannel.core.rows import (
+from backchannel.core.runs import OPENCLAW_ENDS, Run, RunState
+from backchannel.core.sessions import WEBCHAT, Session, SessionStatus
+from backchannel.core.text import ELLIPSIS, one_line, shown_name
+from backchannel.errors import UnknownAgent, UnknownModel
+from backchannel.tools.base import Parts
+from backchannel.wire.rows import (
     ApprovalRow,
     DeliveryRow,
     ModelShown,
@@ -26,11 +31,6 @@ from backchannel.core.rows import (
     RunRow,
     SessionRow,
 )
-from backchannel.core.runs import OPENCLAW_ENDS, Run, RunState
-from backchannel.core.sessions import WEBCHAT, Session, SessionStatus
-from backchannel.core.text import ELLIPSIS, one_line, shown_name
-from backchannel.errors import UnknownAgent, UnknownModel
-from backchannel.tools.base import Parts
 
 PREVIEW_CHARS, TITLE_CHARS = 240, 64
 _UNKNOWN = ModelShown()

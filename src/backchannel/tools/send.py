@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from backchannel.core.caller_keys import Addressed, CallerKeys
-from backchannel.core.exchange_values import Ask, Opened
-from backchannel.core.flow import Refused as NotOpened
+from backchannel.core.flows.exchange_values import Ask, Opened
+from backchannel.core.flows.flow import Refused as NotOpened
 from backchannel.core.keys import SessionKey, normalise_agent_id
+from backchannel.core.policy.visibility import sees
 from backchannel.core.runs import Run, RunState
 from backchannel.core.shapes import Answer, Params
-from backchannel.core.visibility import sees
 from backchannel.errors import (
     AmbiguousLabel,
     InvalidRequest,

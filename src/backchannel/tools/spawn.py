@@ -12,13 +12,13 @@ from msgspec import Meta
 from backchannel.config.agents import AgentSettings
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.contracts import ThinkingLevel
-from backchannel.core.flow import Refused as NotSpawned
+from backchannel.core.flows.flow import Refused as NotSpawned
+from backchannel.core.flows.spawn import may_spawn
+from backchannel.core.flows.spawn_values import Spawn, SpawnAsk, SpawnRules
 from backchannel.core.keys import SessionKey, normalise_agent_id
+from backchannel.core.policy.visibility import is_sandboxed, sees
 from backchannel.core.runs import FlowCall, function_model
 from backchannel.core.shapes import NAME, NAME_LIMIT, Answer, Params
-from backchannel.core.spawn import may_spawn
-from backchannel.core.spawn_values import Spawn, SpawnAsk, SpawnRules
-from backchannel.core.visibility import is_sandboxed, sees
 from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
 from backchannel.tools.base import Caller, Parts, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer

@@ -7,19 +7,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from backchannel.core.answers import StatusAnswer
+from backchannel.core.flows.spawn_values import ChildSession, SpawnRecord
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
-from backchannel.core.redaction import redact_opening
-from backchannel.core.rows import Child, Flow, SpawnShown
+from backchannel.core.policy.visibility import sees
+from backchannel.core.secrets.redaction import redact_opening
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Params
-from backchannel.core.spawn_values import ChildSession, SpawnRecord
 from backchannel.core.text import cut
-from backchannel.core.visibility import sees
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.rows import Rows
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
+from backchannel.wire.answers import StatusAnswer
+from backchannel.wire.rows import Child, Flow, SpawnShown
 
 RECEIPTS_FOR_MS = 24 * 3600 * 1000
 CHILDREN_SHOWN = 100

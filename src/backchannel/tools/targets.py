@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backchannel.core.answers import Explanation
 from backchannel.core.caller_keys import Addressed, CallerKeys, LookedUp, Resolved, Written
-from backchannel.core.decisions import Decision
 from backchannel.core.keys import ChatType, SessionKey
-from backchannel.core.rows import Explained
-from backchannel.core.send_policy import Destination, may_send
+from backchannel.core.policy.decisions import Decision
+from backchannel.core.policy.send_policy import Destination, may_send
+from backchannel.core.policy.visibility import OPERATOR, Viewer, sees, unseen
+from backchannel.core.policy.visibility import explain as explain_view
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer
 from backchannel.core.text import quoted
-from backchannel.core.visibility import OPERATOR, Viewer, sees, unseen
-from backchannel.core.visibility import explain as explain_view
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.tools.base import Caller, Parts
+from backchannel.wire.answers import Explanation
+from backchannel.wire.rows import Explained
 
 
 class RefusedAnswer(Answer, frozen=True, kw_only=True):

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Sequence
 
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.decisions import Decision, quote
 from backchannel.core.keys import KeyScheme, Kind, SessionKey, read_part
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
-from backchannel.core.send_policy import Destination
+from backchannel.core.policy.decisions import Decision, quote
+from backchannel.core.policy.send_policy import Destination
 from backchannel.core.sessions import Session
 from backchannel.core.text import matches
 from backchannel.errors import Forbidden, InvalidRequest

@@ -16,7 +16,7 @@ from backchannel.channels.registry import why_no_channel
 from backchannel.channels.telegram.channel import SECRET_HEADER, TelegramChannel
 from backchannel.config import Surroundings, check_config
 from backchannel.config.schema_doors import TelegramSettings, TelegramWebhookSettings
-from backchannel.core.channels import (
+from backchannel.core.delivery.channels import (
     ChannelBusy,
     ChannelUnusable,
     InboundAnswer,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.core.channels import ChannelError, ChannelSilent
+from backchannel.core.delivery.channels import ChannelError, ChannelSilent
 from backchannel.errors import InvalidRequest, Unavailable
 from tests.support.gateways import QuickClock
 from tests.support.telegram import ANN, BOB, EVE, TOKEN, Break, Fault, Telegram

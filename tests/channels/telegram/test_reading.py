@@ -13,7 +13,7 @@ from backchannel.channels.telegram.reading import (
     parse_update,
     read_update,
 )
-from backchannel.core.channels import FileKind, InboundEvent
+from backchannel.core.delivery.channels import FileKind, InboundEvent
 from backchannel.core.keys import ChatType
 from tests.support.telegram import entity
 

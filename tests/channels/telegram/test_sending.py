@@ -10,7 +10,8 @@ import pytest
 
 from backchannel.channels.telegram.channel import TelegramChannel
 from backchannel.config.schema_doors import TelegramSettings
-from backchannel.core.channels import (
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import (
     ChannelBusy,
     ChannelMoved,
     ChannelRefused,
@@ -20,7 +21,6 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.contracts import Clock
 from tests.support.clocks import HandClock
 from tests.support.gateways import QuickClock
 from tests.support.telegram import ANN, BOB, GROUP, TOKEN, Break, Fault, Hang, Telegram

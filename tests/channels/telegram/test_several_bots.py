@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backchannel.channels.telegram.channel import SECRET_HEADER
-from backchannel.core.delivery import Post
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.messages import Role
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Address

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.delivery import DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.facts import MessageAppended
 from backchannel.core.messages import ImageBlock
 from backchannel.core.sessions import Address

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backchannel.core.channels import ChannelBusy, ChannelRefused, ChannelSilent, ChannelUnusable
+from backchannel.core.delivery.channels import ChannelBusy, ChannelRefused, ChannelSilent, ChannelUnusable
 from tests.support.telegram import ANN, TOKEN, Break, Fault, Telegram, Told
 
 if TYPE_CHECKING:

@@ -35,9 +35,9 @@ from backchannel.config.schema import Config
 from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
-from backchannel.core.known_secrets import KnownSecrets, secrets_in
 from backchannel.core.mcp_names import MCP_SEPARATOR, servers_named
 from backchannel.core.messages import TextBlock, text_content
+from backchannel.core.secrets.known import KnownSecrets, secrets_in
 from backchannel.core.text import clean_name
 from backchannel.errors import EndedByOperator
 

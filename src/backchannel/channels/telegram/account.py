@@ -18,9 +18,9 @@ from backchannel.channels.telegram.reading import AttachedFile, BotIdentity, Cha
 from backchannel.channels.telegram.sending import TelegramSender
 from backchannel.channels.telegram.wire import TelegramConnections, Wire
 from backchannel.config.schema_doors import TelegramWebhookSettings
-from backchannel.core.channels import ChannelError, InboundTaker, IncomingFile
-from backchannel.core.commands import COMMANDS, Standing
+from backchannel.core.commands.commands import COMMANDS, Standing
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import ChannelError, InboundTaker, IncomingFile
 from backchannel.core.incoming_json import check_parts
 from backchannel.core.text import cut
 from backchannel.errors import GatewayError, Unavailable

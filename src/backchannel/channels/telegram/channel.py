@@ -22,7 +22,8 @@ from backchannel.agents.loading import load
 from backchannel.channels.keeping import Kept
 from backchannel.channels.telegram.length import MAX_UNITS, text_units
 from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings
-from backchannel.core.channels import (
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import (
     DEFAULT_ACCOUNT,
     Channel,
     ChannelBusy,
@@ -35,7 +36,6 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.contracts import Clock
 from backchannel.errors import BadSignature, NotFound, Unavailable
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ import structlog
 
 from backchannel.channels.telegram.reading import NumberedUpdate, read_number
 from backchannel.channels.telegram.wire import ChannelConflict, Wire
-from backchannel.core.channels import ChannelBusy, ChannelError, ChannelSilent
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import ChannelBusy, ChannelError, ChannelSilent
 from backchannel.errors import GatewayError, Unavailable
 
 log = structlog.get_logger(__name__)

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from backchannel.core.channels import FileKind, InboundEvent
+from backchannel.core.delivery.channels import FileKind, InboundEvent
+from backchannel.core.delivery.received import MAX_IMAGE_BYTES
 from backchannel.core.keys import ChatType
-from backchannel.core.received import MAX_IMAGE_BYTES
 from backchannel.core.text import storable_text
 
 GENERAL_TOPIC = "1"

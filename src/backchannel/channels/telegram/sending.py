@@ -18,7 +18,8 @@ from typing import TypeVar
 from backchannel.channels.telegram.form import to_html
 from backchannel.channels.telegram.reading import GENERAL_TOPIC
 from backchannel.channels.telegram.wire import Wire
-from backchannel.core.channels import (
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import (
     ChannelBusy,
     ChannelRefused,
     ChannelUnusable,
@@ -27,7 +28,6 @@ from backchannel.core.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.contracts import Clock
 from backchannel.core.text import storable_text
 
 T = TypeVar("T")

@@ -63,7 +63,7 @@ from aiohttp import (
 
 from backchannel.channels.telegram.reading import KINDS, BotIdentity
 from backchannel.config.telegram import is_telegrams_own
-from backchannel.core.channels import (
+from backchannel.core.delivery.channels import (
     ChannelBusy,
     ChannelError,
     ChannelMoved,
@@ -71,7 +71,7 @@ from backchannel.core.channels import (
     ChannelSilent,
     ChannelUnusable,
 )
-from backchannel.core.received import shown_size
+from backchannel.core.delivery.received import shown_size
 from backchannel.core.text import one_line
 
 CONNECT_LIMIT_S = 15.0

@@ -6,10 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from backchannel.core.answering import Answerer
-from backchannel.core.answers import Answered, ApprovalsListed
-from backchannel.core.approvals import Approval, ApprovalState, Decided
-from backchannel.core.rows import ApprovalRow
+from backchannel.core.policy.answering import Answerer
+from backchannel.core.policy.approvals import Approval, ApprovalState, Decided
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
@@ -20,6 +18,8 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import show_approval
+from backchannel.wire.answers import Answered, ApprovalsListed
+from backchannel.wire.rows import ApprovalRow
 
 _LISTED, _MOST_LISTED = 50, 500
 

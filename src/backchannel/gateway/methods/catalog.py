@@ -7,12 +7,10 @@ from typing import Any
 
 from backchannel.agents.models import ModelInfo
 from backchannel.agents.sandboxes import workspace_of
-from backchannel.core.answers import NAMED_PER_AGENT, AgentForgotten, AgentsListed, IdFound
-from backchannel.core.commands import COMMANDS as CHAT_COMMANDS
-from backchannel.core.commands import CommandForm, CommandSpec
+from backchannel.core.commands.commands import COMMANDS as CHAT_COMMANDS
+from backchannel.core.commands.commands import CommandForm, CommandSpec
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
-from backchannel.core.rows import AgentDetails, AgentModel, AgentShown, AgentSubagents, AgentTool
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.errors import UnknownModel
@@ -21,6 +19,8 @@ from backchannel.gateway.condition import named_models
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.wire.answers import NAMED_PER_AGENT, AgentForgotten, AgentsListed, IdFound
+from backchannel.wire.rows import AgentDetails, AgentModel, AgentShown, AgentSubagents, AgentTool
 from backchannel.workspace.tools import COMMANDS, FILES
 
 

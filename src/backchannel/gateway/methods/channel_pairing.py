@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backchannel.config.schedules import show_moment
-from backchannel.core.pairing import LIFE_MS, MOST_PENDING, Pairing, PairingState
+from backchannel.core.policy.pairing import LIFE_MS, MOST_PENDING, Pairing, PairingState
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.auth import PAIRING

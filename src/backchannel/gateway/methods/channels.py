@@ -7,15 +7,15 @@ from typing import Any
 
 import structlog
 
-from backchannel.core.answers import ChannelsListed, ChannelTested
-from backchannel.core.channels import Channel, ChannelError, ChannelSettings
-from backchannel.core.rows import ChannelSettingsShown, ChannelShown, ChannelState
+from backchannel.core.delivery.channels import Channel, ChannelError, ChannelSettings
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.shapes import Params
 from backchannel.core.text import clean_name
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.wire.answers import ChannelsListed, ChannelTested
+from backchannel.wire.rows import ChannelSettingsShown, ChannelShown, ChannelState
 
 log = structlog.get_logger(__name__)
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from msgspec.structs import replace
 
-from backchannel.core.answers import ChatAborted, ChatStarted
-from backchannel.core.commands import Command, CommandReply, Standing, parse
+from backchannel.core.commands.commands import Command, CommandReply, Standing, parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Provenance, ProvenanceKind
 from backchannel.core.runs import MAX_RUN_S, Accepted, RunRequest, RunState
@@ -27,6 +26,7 @@ from backchannel.gateway.fields import (
 )
 from backchannel.gateway.protocol import TokenScope
 from backchannel.storage.ids import new_id
+from backchannel.wire.answers import ChatAborted, ChatStarted
 
 
 class ChatSendParams(SharedParams, frozen=True, kw_only=True):

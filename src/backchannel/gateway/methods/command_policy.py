@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from backchannel.core.approvals import asks
+from backchannel.core.policy.approvals import asks
 from backchannel.core.shapes import Answer
 from backchannel.core.text import matches
 from backchannel.gateway.connections import Call, Method

@@ -10,10 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from backchannel.config.schema_doors import CronDeliver, CronJob
-from backchannel.core.answers import JobFired, JobNotFired, JobRemoved
-from backchannel.core.jobs import DeliveryPreview, JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
 from backchannel.core.keys import SessionKey, normalise_agent_id
-from backchannel.core.rows import JobDeliverShown, JobShown, LastRun
 from backchannel.core.runs import MAX_RUN_S, Run, RunKind, RunState
 from backchannel.core.shapes import Params, SharedParams
 from backchannel.core.text import cut
@@ -42,6 +39,9 @@ from backchannel.gateway.events import error_of
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.storage.units.cron import ListedJob
 from backchannel.tools.rows import duration_ms
+from backchannel.wire.answers import JobFired, JobNotFired, JobRemoved
+from backchannel.wire.jobs import DeliveryPreview, JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
+from backchannel.wire.rows import JobDeliverShown, JobShown, LastRun
 
 _MOST_JOBS, _MOST_RUNS = 1000, 200
 _MOST_OF_A_NAME = 100

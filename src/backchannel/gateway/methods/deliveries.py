@@ -9,9 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from backchannel.core.answers import DeliveriesListed, Mended, NotMended
-from backchannel.core.delivery import DeliveryState, Post, Receipt
-from backchannel.core.rows import ReceiptRow
+from backchannel.core.delivery.delivery import DeliveryState, Post, Receipt
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Params, SharedParams
 from backchannel.core.text import quoted
@@ -22,6 +20,8 @@ from backchannel.gateway.fields import IdempotencyKey, NothingAttached, read_con
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import show_receipt
+from backchannel.wire.answers import DeliveriesListed, Mended, NotMended
+from backchannel.wire.rows import ReceiptRow
 
 Mend = Callable[[str], Awaitable[Receipt]]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from backchannel.core.devices import DeviceToken
+from backchannel.core.secrets.devices import DeviceToken
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import TokenNotFound

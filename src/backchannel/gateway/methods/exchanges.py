@@ -8,11 +8,9 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 from msgspec.structs import replace
 
-from backchannel.core.answers import ExchangeFound
-from backchannel.core.control_words import is_control_word
-from backchannel.core.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Party, Talk
+from backchannel.core.commands.control_words import is_control_word
+from backchannel.core.flows.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Party, Talk
 from backchannel.core.keys import KeyScheme, SessionKey
-from backchannel.core.rows import ExchangeShown, PartyShown
 from backchannel.core.runs import Run, RunKind
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, Params
@@ -24,6 +22,8 @@ from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.listing import active_since
 from backchannel.tools.rows import Rows, name_of, show_receipt
+from backchannel.wire.answers import ExchangeFound
+from backchannel.wire.rows import ExchangeShown, PartyShown
 
 _LISTED, _MOST_LISTED = 50, 200
 _LISTED_TEXT = 500

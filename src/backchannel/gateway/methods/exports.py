@@ -12,11 +12,6 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, field
 from msgspec.structs import replace
 
-from backchannel.core.answers import (
-    ListedTranscript,
-    Rebuilt,
-    TranscriptsListed,
-)
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
 from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
 from backchannel.core.sessions import Session
@@ -29,6 +24,7 @@ from backchannel.gateway.protocol import TokenScope
 from backchannel.openclaw.entries import imported_key
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
+from backchannel.wire.answers import ListedTranscript, Rebuilt, TranscriptsListed
 
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from backchannel.core.answers import Health, Status
-from backchannel.core.rows import GatewayState
 from backchannel.core.shapes import SharedParams
-from backchannel.core.summaries import TasksSummary
 from backchannel.gateway.condition import Amounts, examine
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.channels import channel_states
@@ -22,6 +19,9 @@ from backchannel.gateway.summaries import (
     sessions_summary,
 )
 from backchannel.version import __version__
+from backchannel.wire.answers import Health, Status
+from backchannel.wire.rows import GatewayState
+from backchannel.wire.summaries import TasksSummary
 
 
 class GatewayStatusParams(SharedParams, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from backchannel.core.known_secrets import shown_settings
+from backchannel.core.secrets.known import shown_settings
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.logs import RECENT

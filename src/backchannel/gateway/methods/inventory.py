@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from backchannel.agents.sandboxes import workspace_of
-from backchannel.core.channels import DEFAULT_ACCOUNT, Channel
 from backchannel.core.contracts import Tool
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, Channel
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import NotFound

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
-from backchannel.core.answers import ChatStarted
 from backchannel.core.caller_keys import Addressed
-from backchannel.core.commands import parse
+from backchannel.core.commands.commands import parse
 from backchannel.core.keys import SessionKey
-from backchannel.core.rows import SessionRow
 from backchannel.core.runs import MAX_RUN_S
 from backchannel.core.sessions import Making, SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
@@ -29,6 +27,8 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, digest_of, read_model, read_thinking
 from backchannel.gateway.methods.chat import ChatSendParams, chat_send, start_run
 from backchannel.gateway.protocol import TokenScope
+from backchannel.wire.answers import ChatStarted
+from backchannel.wire.rows import SessionRow
 
 _REQUESTS = uuid.UUID("9d7a5c1e-3f5b-4a53-9a51-6a2a2f6f1d11")
 """What ids that are made of a request's key are made in."""

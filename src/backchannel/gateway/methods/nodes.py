@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from backchannel.core.answers import ChatStarted
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest
 from backchannel.core.shapes import Answer, Params, SharedParams
@@ -21,6 +20,7 @@ from backchannel.gateway.methods.chat import shown_state
 from backchannel.gateway.methods.history import ChatHistory, read_history
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.triggers import nodes
+from backchannel.wire.answers import ChatStarted
 
 
 class NodeMessageParams(Params, frozen=True, kw_only=True):

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from backchannel.core.answering import Answerer
-from backchannel.core.answers import PairingAnswered, PairingsListed, PairingsRemoved
-from backchannel.core.pairing import Pairing, PairingState, read_code
-from backchannel.core.rows import PairingRow
+from backchannel.core.policy.answering import Answerer
+from backchannel.core.policy.pairing import Pairing, PairingState, read_code
 from backchannel.core.shapes import Params
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
+from backchannel.wire.answers import PairingAnswered, PairingsListed, PairingsRemoved
+from backchannel.wire.rows import PairingRow
 
 _LISTED, _MOST_LISTED = 50, 500
 

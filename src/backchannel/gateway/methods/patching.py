@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from backchannel.core.answers import Changed
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import SessionPatch
 from backchannel.core.shapes import SharedParams, encoded_name
@@ -21,6 +20,7 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.methods.sessions import changed
 from backchannel.gateway.protocol import TokenScope
+from backchannel.wire.answers import Changed
 
 _ADMINS = ("display_name", "send_policy", "verbose_level", "elevated_level")
 _ONLY_CONFIGURED = (

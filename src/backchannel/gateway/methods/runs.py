@@ -9,12 +9,10 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from backchannel.agents.registry import Missing
-from backchannel.core.answers import RunShown, RunsListed, TerminalReply, TimelineShown, Waited
 from backchannel.core.caller_keys import Addressed
-from backchannel.core.control_words import is_silent
+from backchannel.core.commands.control_words import is_silent
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
-from backchannel.core.rows import TimelineEntry
 from backchannel.core.runs import MAX_RUN_S, Run, RunRequest, RunState
 from backchannel.core.sessions import Address
 from backchannel.core.shapes import Answer, Params, SharedParams
@@ -36,6 +34,8 @@ from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
+from backchannel.wire.answers import RunShown, RunsListed, TerminalReply, TimelineShown, Waited
+from backchannel.wire.rows import TimelineEntry
 
 MAX_WAIT_MS = 24 * 3600 * 1000
 _LISTED, _MOST_LISTED = 50, 500

@@ -9,7 +9,6 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Role
-from backchannel.core.rows import SessionRow
 from backchannel.core.sessions import Session, SessionFilter
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import SessionIdReplaced, SessionNotFound
@@ -17,6 +16,7 @@ from backchannel.gateway.addressing import find_session
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.sessions import row_of
 from backchannel.gateway.protocol import TokenScope
+from backchannel.wire.rows import SessionRow
 
 _MOST_SESSIONS = 200
 

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from backchannel.core.answers import Changed, Deleted, DeletedSession, Described, Found, SessionRows, Subscribed
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
-from backchannel.core.rows import ModelShown, SessionRow
 from backchannel.core.sessions import Session, SessionFilter
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import one_line, quoted
@@ -28,6 +26,8 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import preview, title_of
+from backchannel.wire.answers import Changed, Deleted, DeletedSession, Described, Found, SessionRows, Subscribed
+from backchannel.wire.rows import ModelShown, SessionRow
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
 _PREVIEW_DEPTH = 5

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.answers import SlotEnded, SlotsListed
+from backchannel.core.policy.slots import SlotUse
 from backchannel.core.shapes import Params
-from backchannel.core.slots import SlotUse
 from backchannel.core.text import made_visible, one_line, quoted
 from backchannel.errors import SlotNotFound
 from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.wire.answers import SlotEnded, SlotsListed
 
 _WHAT_SHOWN = 120
 _MOST_LISTED = 500

@@ -8,10 +8,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw
 from msgspec.structs import replace
 
-from backchannel.core.answers import Found
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Pending
-from backchannel.core.rows import ModelShown, SessionRow
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, SharedParams
@@ -27,6 +25,8 @@ from backchannel.gateway.methods.catalog import (
 )
 from backchannel.gateway.methods.history import LISTED, ChatHistory, read_history, session_or_main
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.wire.answers import Found
+from backchannel.wire.rows import ModelShown, SessionRow
 
 _SHORTEST = 1024
 _MOST_INPUTS = 20

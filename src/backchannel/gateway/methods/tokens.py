@@ -5,11 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from backchannel.core.answers import TokenMade, TokenRevoked, TokensListed
-from backchannel.core.devices import DeviceToken
 from backchannel.core.keys import SessionKey
 from backchannel.core.records import TokenRow
-from backchannel.core.rows import TokenDevice, TokenShown
+from backchannel.core.secrets.devices import DeviceToken
 from backchannel.core.shapes import Params
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, TokenNotFound
@@ -19,6 +17,8 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import Label
 from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.triggers.nodes import is_node
+from backchannel.wire.answers import TokenMade, TokenRevoked, TokensListed
+from backchannel.wire.rows import TokenDevice, TokenShown
 
 
 class TokensCreateParams(Params, frozen=True, kw_only=True):

@@ -6,8 +6,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backchannel.core.answers import Explanation, Invoked
-from backchannel.core.rows import Explained
 from backchannel.core.shapes import Params
 from backchannel.gateway.auth import InvokeParams, caller_of, has_tool, invoke_as
 from backchannel.gateway.connections import Call, Method
@@ -15,6 +13,8 @@ from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import Caller
 from backchannel.tools.targets import explain
+from backchannel.wire.answers import Explanation, Invoked
+from backchannel.wire.rows import Explained
 
 
 class ExplainParams(Params, frozen=True, kw_only=True):

@@ -6,11 +6,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from backchannel.core.answers import Trees
 from backchannel.core.forest import Relative, Relatives
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Usage
-from backchannel.core.rows import TreeNode
 from backchannel.core.shapes import Params
 from backchannel.core.text import shown_name
 from backchannel.errors import InvalidRequest
@@ -19,6 +17,8 @@ from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.rows import Rows, name_of
 from backchannel.tools.status import show_spawn
+from backchannel.wire.answers import Trees
+from backchannel.wire.rows import TreeNode
 
 _SHOWN, _MOST_SHOWN = 200, 1000
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from backchannel.core.control_words import is_control_word
+from backchannel.core.commands.control_words import is_control_word
 from backchannel.core.runs import Run, RunState
 from backchannel.gateway.connections import OpenWaits
 from backchannel.gateway.errors import NO_RETRY

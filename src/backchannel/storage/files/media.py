@@ -16,7 +16,7 @@ import os
 import threading
 from pathlib import Path
 
-from backchannel.core.received import EXTENSIONS, is_media_name
+from backchannel.core.delivery.received import EXTENSIONS, is_media_name
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.tx import Tx
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.answering import Answerer, may_answer
-from backchannel.core.approvals import Approval, ApprovalState, Decided, ask_text
-from backchannel.core.delivery import Post
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import ApprovalChanged
+from backchannel.core.flows.spawn_values import read_spawn
 from backchannel.core.keys import SessionKey
+from backchannel.core.policy.answering import Answerer, may_answer
+from backchannel.core.policy.approvals import Approval, ApprovalState, Decided, ask_text
 from backchannel.core.runs import Fence, Run, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
-from backchannel.core.spawn_values import read_spawn
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.storage.tx import Row, Tx, columns, required

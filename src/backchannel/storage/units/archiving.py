@@ -7,9 +7,9 @@ use is never archived: one that has a run, an inbox, an open exchange or an open
 
 from __future__ import annotations
 
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
+from backchannel.core.flows.spawn_values import Spawn, SpawnState, read_spawn
 from backchannel.core.sessions import Session
-from backchannel.core.spawn_values import Spawn, SpawnState, read_spawn
 from backchannel.storage.events import ReceiptSettled
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units import sessions, timers

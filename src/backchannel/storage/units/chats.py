@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from backchannel.core.channels import DEFAULT_ACCOUNT
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
 from backchannel.core.facts import AccountHeld, SessionChanged
 from backchannel.core.sessions import Address, read_address, write_address
 from backchannel.storage.tx import Tx

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backchannel.core.approvals import Decided, answered_text
-from backchannel.core.command_texts import (
+from backchannel.core.commands.commands import Asker, Command, CommandName, CommandReply, Judge, Standing
+from backchannel.core.commands.texts import (
     ALL,
     LISTED,
     LOGGED,
@@ -24,13 +24,13 @@ from backchannel.core.command_texts import (
     stopped_text,
     unknown_text,
 )
-from backchannel.core.commands import Asker, Command, CommandName, CommandReply, Judge, Standing
-from backchannel.core.exchange_values import Change
 from backchannel.core.facts import SessionChanged
+from backchannel.core.flows.exchange_values import Change
+from backchannel.core.flows.spawn_values import ChildSession, SpawnRecord, SpawnState
 from backchannel.core.keys import SessionKey
-from backchannel.core.pairing import PairingState, paired_text, waiting_text
+from backchannel.core.policy.approvals import Decided, answered_text
+from backchannel.core.policy.pairing import PairingState, paired_text, waiting_text
 from backchannel.core.sessions import Session
-from backchannel.core.spawn_values import ChildSession, SpawnRecord, SpawnState
 from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units import approvals, idempotency, messages, pairing, runs, sessions

@@ -14,7 +14,7 @@ import msgspec
 
 from backchannel.config.schedules import Once, read_schedule, show_moment
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.cluster import read_ids
+from backchannel.core.cluster.members import read_ids
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content

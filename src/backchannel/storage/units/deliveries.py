@@ -1,6 +1,6 @@
 """Deliveries: a receipt made with the step that caused it, and put in line to be sent.
 
-`core/delivery.py` decides; this writes. A row takes its place in line when its
+`core/delivery/delivery.py` decides; this writes. A row takes its place in line when its
 text is written and again with each retry, so that within a lane the row that is being sent is always the first. How
 its parts are sent is in `sending.py`.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from backchannel.core.channels import DEFAULT_ACCOUNT
-from backchannel.core.control_words import is_silent
-from backchannel.core.delivery import (
+from backchannel.core.commands.control_words import is_silent
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
+from backchannel.core.delivery.delivery import (
     CONFIRMED,
     VERBOSE,
     Delivery,

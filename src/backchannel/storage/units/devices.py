@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.devices import LIFE_MS, MOST_OF_ONE, DeviceToken
 from backchannel.core.facts import TokenEnded
+from backchannel.core.secrets.devices import LIFE_MS, MOST_OF_ONE, DeviceToken
 from backchannel.storage.tx import Tx, columns, marks, required, row_reader
 
 _NAMES = DeviceToken.__struct_fields__

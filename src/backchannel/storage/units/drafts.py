@@ -1,16 +1,24 @@
 """Drafts: the rows by which a reply that is shown while it grows is never posted twice, and never left behind.
 
-`core/drafts.py` decides; this writes. While a row has no message id, this process is posting it: a row that an earlier
-process left so is lost, which `recover` says before anything is sent.
+`core/delivery/drafts.py` decides; this writes. While a row has no message id, this process is posting the draft. A row
+that an earlier process left so is lost: `recover` marks it before anything is sent.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backchannel.core.control_words import is_silent
-from backchannel.core.delivery import Delivery, DeliveryLane, notice_address
-from backchannel.core.drafts import Before, DraftMove, DraftOpening, DraftState, ShownDraft, may_take_over, next_move
+from backchannel.core.commands.control_words import is_silent
+from backchannel.core.delivery.delivery import Delivery, DeliveryLane, notice_address
+from backchannel.core.delivery.drafts import (
+    Before,
+    DraftMove,
+    DraftOpening,
+    DraftState,
+    ShownDraft,
+    may_take_over,
+    next_move,
+)
 from backchannel.core.facts import DraftChanged
 from backchannel.core.runs import Fence, Run, RunState
 from backchannel.core.sessions import WEBCHAT, Address, read_address

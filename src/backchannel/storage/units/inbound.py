@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from backchannel.core.answering import Answerer
-from backchannel.core.channels import InboundEvent, InboundId
-from backchannel.core.commands import Asker, CommandReply
-from backchannel.core.delivery import Post
+from backchannel.core.commands.commands import Asker, CommandReply
+from backchannel.core.delivery.channels import InboundEvent, InboundId
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import PolicyShadowed
-from backchannel.core.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict, ignore_own, once_for_all
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
+from backchannel.core.policy.answering import Answerer
+from backchannel.core.policy.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict, ignore_own, once_for_all
 from backchannel.core.runs import Accepted, RunRequest
 from backchannel.core.sessions import Session, write_address
 from backchannel.core.stored import StoredForm

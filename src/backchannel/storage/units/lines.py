@@ -5,8 +5,8 @@ Places grow by one, in the order of commits: the counter's row is locked until t
 
 from __future__ import annotations
 
-from backchannel.core.channels import DEFAULT_ACCOUNT
-from backchannel.core.delivery import DeliveryLane
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
+from backchannel.core.delivery.delivery import DeliveryLane
 from backchannel.storage.tx import Tx, required
 
 # Rows that stand in line, in the words of their index.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backchannel.core.channels import InboundId
+from backchannel.core.delivery.channels import InboundId
 from backchannel.errors import OwnPostUnderway
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import lines

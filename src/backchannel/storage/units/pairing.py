@@ -8,12 +8,12 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from backchannel.core.answering import Answerer, may_answer
-from backchannel.core.channels import InboundEvent
-from backchannel.core.delivery import Post
+from backchannel.core.delivery.channels import InboundEvent
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import PairingChanged
-from backchannel.core.inbound import Arrival
-from backchannel.core.pairing import (
+from backchannel.core.policy.answering import Answerer, may_answer
+from backchannel.core.policy.inbound import Arrival
+from backchannel.core.policy.pairing import (
     ALPHABET,
     APPROVED_TEXT,
     CODE_LENGTH,

@@ -22,13 +22,13 @@ from backchannel.core.runs import (
     Started,
     set_aside_ms,
 )
-from backchannel.core.timeline import RunEventKind
 from backchannel.errors import InvalidRequest
 from backchannel.storage.events import RunRetried
 from backchannel.storage.tx import ALIVE, LIVE, RUNNING, Tx, marks, required
 from backchannel.storage.units import inbox, run_events, runs, sessions, steps, timers
 from backchannel.storage.units.flows import exchanges
 from backchannel.storage.units.runs import Sets
+from backchannel.wire.timeline import RunEventKind
 
 # A run that did nothing but wait for other sessions, or for a person, when its process died. A function agent is run
 # from its beginning: that it waited before an earlier crash proves nothing, for it may have died on the way back.

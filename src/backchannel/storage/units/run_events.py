@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 
 from backchannel.core.runs import Run
-from backchannel.core.timeline import RunEvent, RunEventKind
 from backchannel.storage.tx import RUNNING, Tx, columns, marks
+from backchannel.wire.timeline import RunEvent, RunEventKind
 
 _FIELDS = columns(RunEvent.__struct_fields__)
 

@@ -26,7 +26,6 @@ from backchannel.core.runs import (
     Started,
 )
 from backchannel.core.sessions import WEBCHAT, Session, write_address
-from backchannel.core.timeline import RunEventKind
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
@@ -43,6 +42,7 @@ from backchannel.storage.tx import (
     tell_shadowed,
 )
 from backchannel.storage.units import archiving, idempotency, inbox, messages, run_events, sessions
+from backchannel.wire.timeline import RunEventKind
 
 FIELDS = columns(Run.__struct_fields__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backchannel.core.channels import ChannelError, ChannelMoved, ChannelRefused, Sent
-from backchannel.core.delivery import (
+from backchannel.core.delivery.channels import ChannelError, ChannelMoved, ChannelRefused, Sent
+from backchannel.core.delivery.delivery import (
     Attempted,
     Claimed,
     Delivery,
@@ -18,7 +18,7 @@ from backchannel.core.delivery import (
     after_crash,
     state_of,
 )
-from backchannel.core.drafts import LEFT_BEHIND, Before
+from backchannel.core.delivery.drafts import LEFT_BEHIND, Before
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.tx import ALIVE, Tx, required
 from backchannel.storage.units import chats, deliveries, drafts, lines

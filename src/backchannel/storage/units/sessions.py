@@ -10,9 +10,9 @@ import msgspec
 from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
 from backchannel.core.keys import Kind, SessionKey
+from backchannel.core.policy.visibility import VisibleScope
 from backchannel.core.sessions import Making, Page, Session, SessionFilter, SessionIdEntry, SessionPatch, SessionStatus
 from backchannel.core.text import quoted
-from backchannel.core.visibility import VisibleScope
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
 from backchannel.storage.tx import Tx, assignments, columns, required, row_reader

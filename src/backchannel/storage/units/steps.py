@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from backchannel.core.exchange_values import WaitEnd
+from backchannel.core.flows.exchange_values import WaitEnd
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall, function_model
-from backchannel.core.timeline import RunEventKind
 from backchannel.storage.events import CallClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx, columns, row_reader
 from backchannel.storage.units import approvals, deliveries, messages, run_events, runs
 from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.units.runs import Sets
+from backchannel.wire.timeline import RunEventKind
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.control_words import CONTROL_WORDS
-from backchannel.core.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Talk, TalkMap
-from backchannel.core.spawn_values import SpawnOutcome
+from backchannel.core.commands.control_words import CONTROL_WORDS
+from backchannel.core.flows.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Talk, TalkMap
+from backchannel.core.flows.spawn_values import SpawnOutcome
 from backchannel.core.stored import StoredForm
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import sessions

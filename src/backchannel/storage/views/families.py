@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
-from backchannel.core.delivery import DeliveryState
+from backchannel.core.delivery.delivery import DeliveryState
+from backchannel.core.flows.spawn_values import ChildSession, Family, SpawnRecord, read_spawn
 from backchannel.core.forest import Forest, Relative, Relatives, grow_forest
 from backchannel.core.messages import Usage
 from backchannel.core.sessions import Session, SessionFilter
-from backchannel.core.spawn_values import ChildSession, Family, SpawnRecord, read_spawn
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import runs, sessions
 

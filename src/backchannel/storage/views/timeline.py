@@ -1,4 +1,4 @@
-"""Reads all that is stored about one run, for its timeline; `core/timeline.py` puts it in order.
+"""Reads all that is stored about one run, for its timeline; `wire/timeline.py` puts it in order.
 
 Each read has a limit, so that a run of any length is told in bounded time; a timeline that misses something says so.
 """
@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.core.runs import Run, ToolCall
 from backchannel.core.text import quoted
-from backchannel.core.timeline import CallFlow, RunStory, Timeline, build_timeline
 from backchannel.errors import RunNotFound
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import approvals, run_events, runs, steps
+from backchannel.wire.timeline import CallFlow, RunStory, Timeline, build_timeline
 
 MOST_EVENTS = 500
 MOST_CALLS = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from backchannel.core.echoes import END, SESSION, Word
+from backchannel.core.cluster.echoes import END, SESSION, Word
 from backchannel.core.facts import (
     ApprovalChanged,
     DeliveryChanged,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backchannel.core.cluster import GatewayInfo, GatewaySeen, Renewed, TakenOver, read_ids, write_ids
+from backchannel.core.cluster.members import GatewayInfo, GatewaySeen, Renewed, TakenOver, read_ids, write_ids
 from backchannel.errors import Unavailable
 from backchannel.storage.tx import ALIVE, QUEUED, Tx, marks, required
 from backchannel.storage.units import recovery

@@ -1,8 +1,8 @@
-"""What an exchange and a spawn have in common: each step is taken in the commit of what caused it.
+"""Flows: the common steps of exchanges and spawns. Each step is part of the commit that caused it.
 
-`core/exchange.py` and `core/spawn.py` decide; this executes. A flow is a row whose body is its state. Whatever ends a
-run, a wait or a session has it advanced from its own unit, so that "the run ended" and "the next one is queued" are
-one commit. What only one of the two does is in `exchanges.py` and `spawns.py`.
+`core/flows/exchange.py` and `core/flows/spawn.py` decide; this executes. A flow is a row whose body is its state.
+The unit that ends a run, a wait or a session advances the flow too. So "the run ended" and "the next run is queued"
+are one commit. `exchanges.py` and `spawns.py` have the rest of each kind.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from backchannel.core.exchange_values import Exchange
-from backchannel.core.flow import AbortRun, QueueRun, Settle
+from backchannel.core.flows.exchange_values import Exchange
+from backchannel.core.flows.flow import AbortRun, QueueRun, Settle
+from backchannel.core.flows.spawn_values import Spawn
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Provenance, Role, TextBlock
 from backchannel.core.runs import FlowCall, RunRequest
-from backchannel.core.spawn_values import Spawn
 from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import deliveries, idempotency, inbox, runs

@@ -1,15 +1,15 @@
-"""Barriers: the children of one run that wake their requester together. `core/barrier.py` decides; this executes."""
+"""Barriers: the children of one run wake their requester together. `core/flows/barrier.py` decides; this executes."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backchannel.core import barrier as rule
-from backchannel.core.barrier import Barrier, Held, read_barrier, write_barrier
+from backchannel.core.flows import barrier as rule
+from backchannel.core.flows.barrier import Barrier, Held, read_barrier, write_barrier
+from backchannel.core.flows.spawn import from_child
+from backchannel.core.flows.spawn_values import Spawn
 from backchannel.core.keys import SessionKey
-from backchannel.core.limits import Lineage, may_go_on
-from backchannel.core.spawn import from_child
-from backchannel.core.spawn_values import Spawn
+from backchannel.core.policy.limits import Lineage, may_go_on
 from backchannel.storage.events import RunClosed, RunEntered
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import flows, messages, runs, sessions, timers

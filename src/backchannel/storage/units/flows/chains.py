@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backchannel.core.barrier import barrier_of_wake, read_barrier
-from backchannel.core.exchange_values import read_exchange
+from backchannel.core.flows.barrier import barrier_of_wake, read_barrier
+from backchannel.core.flows.exchange_values import read_exchange
+from backchannel.core.flows.spawn_values import read_spawn
 from backchannel.core.keys import KeyScheme
-from backchannel.core.limits import Lineage, path_at
+from backchannel.core.policy.limits import Lineage, path_at
 from backchannel.core.runs import Chain, Run, RunKind
-from backchannel.core.spawn_values import read_spawn
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import runs
 

@@ -1,6 +1,6 @@
 """Exchanges: what `sessions_send` started, and what moves them.
 
-`core/exchange.py` decides, `flows.py` takes a step, in the commit of what caused it: "the primary run ended" and
+`core/flows/exchange.py` decides, `flows.py` takes a step, in the commit of what caused it: "the primary run ended" and
 "turn 1 waits in the requester's inbox" are one commit.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from backchannel.core.contracts import Check
-from backchannel.core.delivery import Delivery, DeliveryState, Receipt
-from backchannel.core.exchange import open_exchange, step, why_not_retried
-from backchannel.core.exchange_values import (
+from backchannel.core.delivery.delivery import Delivery, DeliveryState, Receipt
+from backchannel.core.facts import SessionChanged
+from backchannel.core.flows.exchange import open_exchange, step, why_not_retried
+from backchannel.core.flows.exchange_values import (
     Action,
     AddNote,
     Ask,
@@ -32,10 +33,9 @@ from backchannel.core.exchange_values import (
     read_exchange,
     write_exchange,
 )
-from backchannel.core.facts import SessionChanged
-from backchannel.core.flow import Refused, RunEnded
+from backchannel.core.flows.flow import Refused, RunEnded
 from backchannel.core.keys import SessionKey, row_channel
-from backchannel.core.limits import ExchangeLimitSettings, Wait
+from backchannel.core.policy.limits import ExchangeLimitSettings, Wait
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session, read_address
 from backchannel.core.text import quoted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backchannel.core.exchange_values import Change
+from backchannel.core.flows.exchange_values import Change
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import Session
 from backchannel.core.stored import StoredForm

@@ -1,7 +1,7 @@
 """Spawns: what `sessions_spawn` started, and what moves them.
 
-`core/spawn.py` decides, `flows.py` takes a step, in the commit of what caused it: "the child's run ended" and "its
-announce is queued" are one commit, and so are a post's delivery, its note and the wake that waited for it last.
+`core/flows/spawn.py` decides, `flows/__init__.py` takes a step in the commit that caused it. "The child's run ended"
+and "its announce is queued" are one commit. So are a post's delivery, its note and the wake that waited for it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,11 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.core import spawn as flow
-from backchannel.core.exchange import is_deliverable
-from backchannel.core.flow import Refused, Settle
-from backchannel.core.keys import SessionKey
-from backchannel.core.limits import ChainLimits, go_on, may_go_on
-from backchannel.core.messages import Provenance, ProvenanceKind, Role, decode_message
-from backchannel.core.runs import FlowCall, Run, RunKind
-from backchannel.core.sessions import Address, Session, SessionPatch, read_address
-from backchannel.core.spawn_texts import stopped_text
-from backchannel.core.spawn_values import (
+from backchannel.core.flows import spawn as flow
+from backchannel.core.flows.exchange import is_deliverable
+from backchannel.core.flows.flow import Refused, Settle
+from backchannel.core.flows.spawn_texts import stopped_text
+from backchannel.core.flows.spawn_values import (
     Action,
     Cancelled,
     ChildRunEnded,
@@ -34,6 +29,11 @@ from backchannel.core.spawn_values import (
     read_spawn,
     write_spawn,
 )
+from backchannel.core.keys import SessionKey
+from backchannel.core.messages import Provenance, ProvenanceKind, Role, decode_message
+from backchannel.core.policy.limits import ChainLimits, go_on, may_go_on
+from backchannel.core.runs import FlowCall, Run, RunKind
+from backchannel.core.sessions import Address, Session, SessionPatch, read_address
 from backchannel.storage.events import RunClosed
 from backchannel.storage.files.folder import archived_path
 from backchannel.storage.ids import new_id

@@ -1,0 +1,1 @@
+"""Several gateways: what they say of themselves and tell each other."""

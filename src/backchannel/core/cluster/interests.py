@@ -1,0 +1,91 @@
+"""Interests: what each other gateway wants to hear of the commits of this one.
+
+A gateway tells the others for which topics somebody waits there, and tells it again while that lasts. Nobody takes
+an interest back: one that is not told again is forgotten. Of a gateway that has said nothing yet (it has just come,
+or is of a version that does not tell) all is wanted.
+
+An interest is heard of a moment after it began. So what was committed just before is told again to whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from backchannel.core.cluster.echoes import EVERYTHING, Echo, Topic, Word
+
+WANTED_S = 15.0
+"""How long an interest lasts that is not told again."""
+AGAIN_S = 0.5
+"""How long after a commit those who then ask for its topic are told of it all the same."""
+RUN_AGAIN_S = 5.0
+"""The same, for those who ask for a run: they wait for its end, and hear nothing else twice."""
+MOST_RECENT = 4096
+"""How many commits are remembered for them."""
+_HELLO: Topic = ("", "")
+_WANTS = "wants-"
+
+
+class Interests:
+    """Who is to be told of what; every method is given the time, in seconds of any clock that does not jump."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[Topic, dict[int, float]] = {}
+        """Until when which gateway wants to hear of a topic."""
+        self._known: set[int] = set()
+        self._recent: deque[tuple[float, Echo]] = deque(maxlen=MOST_RECENT)
+
+    def take(self, gateway: int, topics: Collection[Topic], now: float) -> list[Word]:
+        """Take note of what a gateway wants; returns what it is to be told again."""
+        self._known.add(gateway)
+        new = set()
+        for topic in topics:
+            until = self._wanted.setdefault(topic, {})
+            if until.get(gateway, 0.0) <= now:
+                new.add(topic)
+            until[gateway] = now + WANTED_S
+        return self._again(new, now) if new else []
+
+    def _again(self, topics: set[Topic], now: float) -> list[Word]:
+        words: dict[Word, None] = {}
+        for at, (word, about) in self._recent:
+            asked = topics.intersection(about) or topics & {EVERYTHING}
+            if asked and at > now - (RUN_AGAIN_S if any(kind == "run" for kind, _ in asked) else AGAIN_S):
+                words[word] = None
+        return list(words)
+
+    def audience(self, echo: Echo, now: float) -> frozenset[int]:
+        """Name the gateways that have asked for what an echo is about, and remember it for those who ask too late."""
+        self._recent.append((now, echo))
+        if not self._wanted:
+            return frozenset()
+        asking = (self._wanted.get(topic, {}).items() for topic in (EVERYTHING, *echo.about))
+        return frozenset(gateway for until in asking for gateway, ends in until if ends > now)
+
+    def are_unknown(self, gateways: Iterable[int]) -> bool:
+        """Whether any of these gateways has said nothing yet."""
+        return not self._known.issuperset(gateways)
+
+    def expire(self, gateways: Collection[int], now: float) -> None:
+        """Forget what is no longer wanted, and gateways that are not among these."""
+        self._known.intersection_update(gateways)
+        lasting = (
+            (topic, {g: ends for g, ends in until.items() if ends > now}) for topic, until in self._wanted.items()
+        )
+        self._wanted = {topic: until for topic, until in lasting if until}
+
+
+def write_wants(topics: Iterable[Topic]) -> list[Word]:
+    """Write down topics for other gateways; also none is an answer."""
+    return [(_WANTS + kind, ref) for kind, ref in (_HELLO, *topics)]
+
+
+def is_want(word: Word) -> bool:
+    """Whether a word says what a gateway wants."""
+    return word[0].startswith(_WANTS)
+
+
+def read_wants(words: Iterable[Word]) -> list[Topic]:
+    """Read what another gateway wants."""
+    found = [(kind.removeprefix(_WANTS), ref) for kind, ref in words]
+    return [topic for topic in found if topic != _HELLO]

@@ -1,0 +1,1 @@
+"""Chat commands: their words, their answers, and control words."""

@@ -1,0 +1,1 @@
+"""Delivery: channels, receipts, drafts, and how a text is split."""

@@ -1,0 +1,430 @@
+"""The contract of a channel: what it sends, what it hands in, how it starts and stops, and how it is.
+
+A channel is a subclass of `Channel` that has a `name` and a `send`; everything else may be left out. It answers a part
+of a delivery in one of five ways, on which the receipt depends: `Sent` (the platform took it), `ChannelRefused` (it did
+not, and never will), `ChannelBusy` (it did not, and may later), `ChannelMoved` (it did not, and the chat has another id
+now), `ChannelSilent` (it is not known). In doubt it is `ChannelSilent`: that is never wrong, while a wrong
+`ChannelBusy` may post a message twice. `core/delivery/delivery.py` decides what follows.
+
+What people write is handed in as an `InboundEvent`, by `run` or by `post`, and what they send with it as
+`IncomingFile`s. `Channels` is the one place that says which channels there are. What all of them share in the
+configuration is `ChannelSettings`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey, ThreadWord
+from backchannel.core.sessions import WEBCHAT
+from backchannel.core.settings import AtLeastOne, Settings, setting
+from backchannel.core.shapes import Answer
+from backchannel.core.text import quoted
+from backchannel.errors import NotFound, UnknownChannel
+
+DEFAULT_ACCOUNT = "default"
+"""The account of a channel that has only one."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\Z")
+_RESERVED = (WEBCHAT.channel, "internal", "unknown")
+
+_Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
+
+
+class ChannelSettings(Settings, frozen=True, kw_only=True):
+    """What can be set for every channel. A channel that brings none answers nobody."""
+
+    TAG: ClassVar[str] = "What connects the platform."
+
+    allow_from: Annotated[tuple[str, ...], setting("Sender ids that are answered, or `*`. Owners always are.")] = ()
+    owners: Annotated[tuple[str, ...], setting("Sender ids that may use owner commands.")] = ()
+    max_text_length: Annotated[
+        AtLeastOne | None, setting("Longer texts are sent in parts. Unset: the adapter's limit.")
+    ] = None
+    require_mention: Annotated[
+        bool, setting("In groups: answer only messages that mention the agent; others are recorded.")
+    ] = True
+    media_max_mb: Annotated[
+        int, setting("The largest file that is fetched, in MB; a picture has 10 at most. 0: none is.", ge=0, le=100)
+    ] = 20
+    allow_bots: Annotated[bool, setting("Whether messages of other bots are read.")] = False
+    pairing: Annotated[
+        bool,
+        setting("Whether a stranger's direct message is answered with a code, by which an owner lets them speak."),
+    ] = False
+
+
+class OutboundPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a delivery, ready to be sent."""
+
+    delivery_id: str
+    key: str
+    """Its idempotency key, the same however often it is sent."""
+    to: str
+    """The chat, as the channel wrote it."""
+    text: str
+    account_id: str | None = None
+    thread_id: str | None = None
+    reply_to: str | None = None
+    """The platform's id of the message that it answers, where it is to quote that: in groups, in the first part."""
+    draft_id: str | None = None
+    """The platform's id of the draft whose place it takes: that message is edited, and nothing new is posted."""
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply as far as it is written, to be shown while it grows."""
+
+    to: str
+    """The chat, as the channel wrote it."""
+    text: str
+    """Not longer than one message."""
+    account_id: str | None = None
+    thread_id: str | None = None
+    reply_to: str | None = None
+    """The platform's id of the message that it answers, as in the part that takes its place."""
+    draft_id: str | None = None
+    """The platform's id of the message that shows it, which is edited; None: it is posted."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The platform took the part."""
+
+    message_id: str | None = None
+    """Its own id of the message, where it gives one."""
+
+
+class ChannelError(Exception):
+    """A part was not sent, or perhaps not; `reason` is the channel's own words, without secrets."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ChannelRefused(ChannelError):
+    """The platform did not take the part, and would not take it again: no such chat, bad token."""
+
+
+class DraftGone(ChannelRefused):
+    """The draft that was to be edited is not there any more: somebody deleted it."""
+
+
+class ChannelBusy(ChannelError):
+    """The platform surely did not take the part, and may later: a rate limit, no connection at all.
+
+    With `is_account_wide` everything that goes out by this account waits, and not this chat alone.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float | None = None, *, is_account_wide: bool = False) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+        self.is_account_wide = is_account_wide
+
+
+class ChannelMoved(ChannelError):
+    """The platform did not take the part: the chat has another id now, `to`, and everything for it goes there."""
+
+    def __init__(self, reason: str, to: str) -> None:
+        super().__init__(reason)
+        self.to = to
+
+
+class ChannelSilent(ChannelError):
+    """It is not known whether the platform took the part: no answer, a broken one, a fault at its end."""
+
+
+class ChannelUnusable(ChannelError):
+    """The platform refuses the channel's credentials: nothing works until a person has corrected them.
+
+    `remedy` is what the person has to do, where that is something else: `install it`.
+    """
+
+    def __init__(self, reason: str, remedy: str | None = None) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+class InboundId(NamedTuple):
+    """What an inbound message is known by."""
+
+    channel: str
+    account_id: str
+    chat_id: str
+    message_id: str
+
+
+class InboundEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A message that somebody wrote on a platform."""
+
+    channel: Annotated[str, msgspec.Meta(max_length=MAX_KEY_LENGTH)] = ""
+    """May be left out: what a channel hands in came over that channel."""
+    account_id: _Id = DEFAULT_ACCOUNT
+    chat_type: ChatType
+    chat_id: _Id
+    thread_id: _Id | None = None
+    chat_name: str | None = None
+    sender_id: _Id
+    sender_name: str | None = None
+    sender_is_bot: bool = False
+    message_id: _Id
+    text: str
+    mentioned: bool = False
+    mentioned_accounts: tuple[_Id, ...] = ()
+    """Which other accounts of ours it mentions, or answers, by their ids."""
+    ts: int | None = None
+    """When it was written, in milliseconds since 1970."""
+
+    @property
+    def identity(self) -> InboundId:
+        return InboundId(self.channel, self.account_id, self.chat_id, self.message_id)
+
+
+class InboundAnswer(Answer, frozen=True, kw_only=True):
+    """What became of an inbound event; it is committed."""
+
+    ok: bool
+    verdict: str
+    session_key: str
+    run_id: str | None = None
+    command: str | None = None
+    reason: str | None = None
+    """Why it was ignored or only recorded."""
+    repeat: bool = False
+    """Whether the same event had come before; it was handled then."""
+
+
+class FileKind(StrEnum):
+    """What a platform says that a file is."""
+
+    IMAGE = "image"
+    AUDIO = "audio"
+    VIDEO = "video"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingFile:
+    """A file that somebody sent with a message; all but `fetch` is what the platform says of it, where it does."""
+
+    kind: FileKind
+    name: str | None
+    size: int | None
+    mime_type: str | None
+    fetch: Callable[[], Awaitable[bytes]]
+    """Gets its content. It is called only for a message that is new and whose sender is no stranger.
+
+    Raises:
+        ChannelRefused: the platform does not give it: too large, gone. The message is taken without it.
+        ChannelBusy: it asks to be left alone first; after a wait of up to a minute it is fetched.
+        ChannelSilent: it does not give it now. Nothing is taken; the message is to be handed in again.
+    """
+
+
+class InboundTaker(Protocol):
+    """Takes what comes over one channel."""
+
+    def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> Awaitable[InboundAnswer]:
+        """Take an event, and the files that came with it, once for each message id.
+
+        Raises:
+            InvalidRequest: the event cannot be used, and will not be when it comes again.
+            Unavailable: nothing was taken, and it may be handed in again.
+        """
+        ...
+
+    def moved(self, account_id: str, chat_id: str, to: str) -> Awaitable[None]:
+        """Take the news that a chat has another id now: its sessions, and all that is in line for it, follow it.
+
+        Raises:
+            InvalidRequest: it names no chat.
+            Unavailable: nothing was taken, and it may be handed in again.
+        """
+        ...
+
+
+class ChannelHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How a channel is."""
+
+    is_up: bool
+    since_ms: int
+    """Since when it has been up, or down."""
+    is_connecting: bool = False
+    """Not up yet, but nothing has failed either: the platform has not answered since the start."""
+    error: str | None = None
+    """What went wrong last, without secrets; it is kept when the channel is up again."""
+    error_at_ms: int | None = None
+    """When that was."""
+    is_usable: bool = True
+    """False: the platform refuses the credentials, and a person has to correct them."""
+
+
+class Channel(ABC):
+    """A way to one platform."""
+
+    name: str
+    """Its name in settings, keys and addresses."""
+    max_text_length: int = 4000
+    """How long one message may be, by `text_length`; longer texts are sent in parts."""
+    takes_key: bool = False
+    """Whether a part may safely be sent twice: the platform knows its key, or `send` first asks for it."""
+    takes_posts: bool = False
+    """Whether the platform posts to `/channels/<name>/inbound`; then there is a `post`."""
+    streams: bool = False
+    """Whether replies are shown while they grow; then there are `show_draft` and `remove_draft`."""
+    draft_interval_s: float = 1.0
+    """How often a draft is shown anew at most, and how long a reply has grown before it is shown first."""
+    typing_interval_s: float = 4.0
+    """How often `show_typing` is asked while a run works."""
+    thread_word: ThreadWord = "thread"
+    """What the platform calls a thread, for the keys of their sessions."""
+    settings: ChannelSettings = ChannelSettings()
+    """Who may speak on it."""
+    own_names: Collection[str] = ()
+    """The ids and names of our own accounts on the platform, where they are known: what they write is not answered."""
+
+    @abstractmethod
+    def send(self, part: OutboundPart) -> Awaitable[Sent]:
+        """Hand a part to the platform.
+
+        Raises:
+            ChannelRefused: it did not take the part, and would not take it again.
+            ChannelBusy: it did not take the part, and may later.
+            ChannelMoved: it did not take the part, because the chat has another id.
+            ChannelSilent: it is not known whether it took the part.
+        """
+
+    def show_draft(self, draft: Draft) -> Awaitable[Sent]:
+        """Post a draft, or edit the message that shows it; the answer has the platform's id of that message.
+
+        Raises:
+            ChannelError: as `send`.
+        """
+        raise NotImplementedError(f"the channel {self.name!r} has streams = True, and no show_draft")
+
+    def remove_draft(self, draft: Draft) -> Awaitable[None]:
+        """Delete the message that shows a draft: no reply takes its place. One that is gone already is removed.
+
+        Raises:
+            ChannelError: as `send`.
+        """
+        raise NotImplementedError(f"the channel {self.name!r} has streams = True, and no remove_draft")
+
+    def show_typing(self, to: str, account_id: str | None, thread_id: str | None) -> Awaitable[None] | None:
+        """Show in a chat that a reply is being written; None if the platform has no such thing."""
+        return None
+
+    def text_length(self, text: str) -> int:
+        """Measure a text as the platform does, for `max_text_length`; a character counts at least one."""
+        return len(text)
+
+    def names_of(self, account_id: str) -> Collection[str]:
+        """List the names of one of our accounts: `/new@name` is carried out where its own account got it."""
+        return self.own_names
+
+    def twins(self, id: InboundId) -> Collection[InboundId]:
+        """List by what else a message is known, should other accounts of ours read it too.
+
+        What several of them bring to one session is taken once. None, where the platform numbers messages for each
+        account by itself.
+        """
+        return ()
+
+    def run(self, inbound: InboundTaker) -> Awaitable[None] | None:
+        """Hand in what people write, until it is cancelled; None if there is nothing to do.
+
+        It runs while the gateway does. When it fails it is logged and started again, after a back-off.
+
+        Raises:
+            ChannelUnusable: the platform refuses the credentials. It is tried again once a minute.
+        """
+        return None
+
+    def test(self) -> Awaitable[str] | None:
+        """Ask the platform who we are there; returns one line for a person, such as `@my_bot, id 42`.
+
+        None: it can only be tried by sending.
+
+        Raises:
+            ChannelError: it cannot be asked, or refuses the credentials.
+        """
+        return None
+
+    def post(self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker) -> Awaitable[object]:
+        """Take what was posted to the channel, which checks itself who posts; returns the answer, written as JSON.
+
+        Raises:
+            BadSignature: it does not come from the platform.
+            InvalidRequest: it cannot be read.
+        """
+        raise NotFound(f"nothing can be posted to the channel {self.name!r}")
+
+    def close(self) -> Awaitable[None] | None:
+        """Close connections, after the last part was sent."""
+        return None
+
+    def health(self) -> ChannelHealth | None:
+        """Tell what the channel itself knows about its connection; None: judge by `run` and by what is sent."""
+        return None
+
+
+def channel_name_problem(name: str) -> str | None:
+    """Say why a channel cannot have a name; None if it can."""
+    if not _NAME.match(name):
+        return "a channel's name is small letters, digits, `_`, `.` and `-`, at most 64"
+    if name in _RESERVED or SessionKey.parse(f"agent:main:{name}:group:1").channel != name:
+        return "this word has a meaning of its own; give the channel another name"
+    return None
+
+
+class Channels(Mapping[str, Channel]):
+    """The channels of a gateway, by name."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, Channel] = {}
+
+    def __getitem__(self, name: str) -> Channel:
+        return self._channels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._channels))
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def add(self, channel: Channel) -> None:
+        """Add a channel; one that has the same name is replaced.
+
+        Raises:
+            ValueError: it cannot have this name.
+        """
+        if problem := channel_name_problem(channel.name):
+            raise ValueError(f"{channel.name[:64]!r}: {problem}")
+        self._channels[channel.name] = channel
+
+    def check(self, name: str, *, with_webchat: bool = False) -> None:
+        """Refuse a name that no channel has.
+
+        Raises:
+            UnknownChannel: the message lists those there are.
+        """
+        if name in self._channels or (with_webchat and name == WEBCHAT.channel):
+            return
+        there = [WEBCHAT.channel, *self] if with_webchat else list(self)
+        hint = "chat.inject writes to webchat; " if name == WEBCHAT.channel else ""
+        message = f"no channel {quoted(name, 64)} is configured ({hint}there are: {', '.join(there) or 'none'})"
+        raise UnknownChannel(message, channel=name[:64])
+
+    def text_limit(self, name: str) -> int | None:
+        """How long a message on a channel may be; None if there is no such channel."""
+        if name == WEBCHAT.channel:
+            return sys.maxsize  # it shows the transcript, where a message is never split
+        channel = self._channels.get(name)
+        return None if channel is None else channel.max_text_length

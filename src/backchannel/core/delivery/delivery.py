@@ -1,0 +1,379 @@
+"""Deliveries: one outbound message to a chat, and its receipt.
+
+States and who moves them. A receipt is `pending` from the commit that caused it. The step that writes its text may
+settle it at once: `skipped` (nothing to say), `no_channel` (nowhere to say it), `cancelled` (its cause is gone),
+`suppressed` (the send policy forbids it), or `failed` (the run that was to write the text failed). The outbox makes it
+`sending` in a commit of its own before it calls the channel, and then `sent`, `failed`, `uncertain` (not
+known) or `pending` once more (to be sent again at `due_at`). From `failed` and `uncertain` only a person, or for
+`uncertain` a proof, leads on. Every other state is settled for good.
+
+A delivery is sent in parts, one after the other, each with its own key and attempts. Parts are `pending`, `sending`,
+`sent`, `failed` or `uncertain`; the first that is not sent decides the state of the whole. Of a dropped delivery those
+that were still to be sent are `dropped`, and the others tell how far it came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+import msgspec
+
+from backchannel.core.delivery.channels import (
+    DEFAULT_ACCOUNT,
+    ChannelBusy,
+    ChannelError,
+    ChannelMoved,
+    ChannelRefused,
+    DraftGone,
+    Sent,
+)
+from backchannel.core.delivery.splitting import Measure, split
+from backchannel.core.runs import Run, RunState, ToolCall
+from backchannel.core.secrets.redaction import redact_value_opening
+from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.text import cut
+from backchannel.errors import InvalidRequest
+
+VERBOSE = "on"
+"""The `verboseLevel` of a session whose chat is told of each tool call."""
+MAX_ATTEMPTS = 10
+MAX_RETRY_TIME_MS = 3_600_000
+"""A part is not tried again when its retries have waited this long: waits are counted, not the clock, so that neither
+a machine that slept nor a clock that was set ends them early."""
+_FIRST_DELAY_MS = 1_000
+_LONGEST_DELAY_MS = 60_000
+_ERROR_LIMIT = 500
+_LONGEST_ID = 64  # clients choose ids, and a chat is no place for long ones
+_NAME_LIMIT = 64
+_ARGUMENTS_LIMIT = 160
+
+
+class DeliveryState(StrEnum):
+    PENDING = "pending"
+    SKIPPED = "skipped"
+    NO_CHANNEL = "no_channel"
+    CANCELLED = "cancelled"
+    SUPPRESSED = "suppressed"
+    SENDING = "sending"
+    SENT = "sent"
+    FAILED = "failed"
+    UNCERTAIN = "uncertain"
+    DROPPED = "dropped"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing can happen to it any more."""
+        return not (self.is_open or self.needs_person)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the gateway still works on it."""
+        return self in (DeliveryState.PENDING, DeliveryState.SENDING)
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether only a person can settle it."""
+        return self in (DeliveryState.FAILED, DeliveryState.UNCERTAIN)
+
+
+class DeliveryLane(NamedTuple):
+    """One chat, or one thread in it: what goes there goes one at a time, in order."""
+
+    channel: str
+    account_id: str
+    to: str
+    thread_id: str | None
+
+    @classmethod
+    def of(cls, channel: str, to: str, account_id: str | None = None, thread_id: str | None = None) -> Self:
+        """Name the lane of an address. No account means the default one: both must not be two lanes."""
+        return cls(channel, account_id or DEFAULT_ACCOUNT, to, thread_id)
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A delivery as its row says; the field names are the columns."""
+
+    position: int
+    """Its place in the line of its chat: the order in which texts, and retries, were committed."""
+    id: str
+    session_key: str
+    exchange_id: str | None
+    run_id: str | None
+    state: DeliveryState
+    channel: str | None
+    account_id: str | None
+    target: str | None
+    thread_id: str | None
+    text: str | None
+    """Absent until the step that writes it has ended."""
+    attempts: int
+    error: str | None
+    due_at: int | None
+    """When it may be sent; absent means at once."""
+    created_at: int
+    updated_at: int
+    number: int = 0
+    """The order in which receipts were made; it never changes, so lists go by it."""
+    quotes: str | None = None
+    """The platform's id of the message that its first part quotes."""
+
+    @property
+    def lane(self) -> DeliveryLane | None:
+        """Where it stands in line; None while it has no text or no address, so that it holds nothing back."""
+        if self.text is None or self.channel is None or self.target is None:
+            return None
+        return DeliveryLane.of(self.channel, self.target, self.account_id, self.thread_id)
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One message of a delivery, as its row says; the field names are the columns."""
+
+    delivery_id: str
+    n: int
+    text: str
+    state: DeliveryState = DeliveryState.PENDING
+    message_id: str | None = None
+    attempts: int = 0
+    error: str | None = None
+    waited_ms: int = 0
+    """How long its retries have waited in all; a person's retry begins anew."""
+    draft_id: str | None = None
+    """The platform's id of the draft whose place it takes, by an edit."""
+    note: str | None = None
+    """What its receipt says of it, also once it is sent."""
+
+    @property
+    def key(self) -> str:
+        return part_key(self.delivery_id, self.n)
+
+
+def part_key(delivery_id: str, n: int) -> str:
+    """Make the idempotency key of a delivery's n-th part, counted from 1."""
+    return f"{delivery_id}/{n}"
+
+
+def make_parts(delivery_id: str, text: str, limit: int, measure: Measure = len, *, after: int = 0) -> list[Part]:
+    """Split a delivery's text for its channel (`core/delivery/splitting.py`); `after` is the last number that is taken.
+
+    A delivery that is re-routed is split anew for its new channel and its parts are numbered on: under the old keys a
+    far end that has taken them would answer that it has, and post nothing.
+    """
+    parts = split(text, limit, measure)
+    return [Part(delivery_id=delivery_id, n=n, text=part) for n, part in enumerate(parts, after + 1)]
+
+
+def state_of(parts: Sequence[DeliveryState]) -> DeliveryState:
+    """Tell the state of a delivery from those of its parts, in order; without any there was nothing to say."""
+    if not parts:
+        return DeliveryState.SKIPPED
+    return next((state for state in parts if state is not DeliveryState.SENT), DeliveryState.SENT)
+
+
+class Tries(NamedTuple):
+    """How often a part was tried, the last attempt included; a person's retry begins anew."""
+
+    attempts: int
+    waited_ms: int = 0
+
+
+class Attempted(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt made of a part."""
+
+    state: DeliveryState
+    message_id: str | None = None
+    wait_ms: int | None = None
+    """How long to wait before the next attempt; absent where none is to be made, or at once."""
+    error: str | None = None
+    drops_draft: bool = False
+    """Whether it is posted from now on, and edits no draft."""
+    leaves_draft: bool = False
+    """Whether the draft that it edits no more is still in its chat, and has to be removed."""
+
+
+def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
+    """Tell how long to wait, in milliseconds: 1 s, doubling to 60 s, and as long as the channel asked; None gives up.
+
+    A wait that is longer than what is left of the time is cut to it: one last attempt is better than none.
+    """
+    left = MAX_RETRY_TIME_MS - tries.waited_ms
+    if tries.attempts >= MAX_ATTEMPTS or left <= 0:
+        return None
+    delay = min(_FIRST_DELAY_MS << max(0, tries.attempts - 1), _LONGEST_DELAY_MS)
+    return min(max(delay, _asked_delay_ms(retry_after_s)), left)
+
+
+def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, edits: bool = False) -> Attempted:
+    """Decide what becomes of a part, from what the channel answered or raised.
+
+    A part that `edits` a draft may be repeated, as if its key were taken. Where the platform refuses the edit, the part
+    is posted, and the draft removed, unless it is gone.
+    """
+    if isinstance(answer, Sent):
+        return Attempted(state=DeliveryState.SENT, message_id=answer.message_id)
+    reason = cut(answer.reason, _ERROR_LIMIT)
+    if isinstance(answer, ChannelRefused) and edits:
+        is_left = not isinstance(answer, DraftGone)
+        return Attempted(state=DeliveryState.PENDING, error=reason, drops_draft=True, leaves_draft=is_left)
+    if isinstance(answer, ChannelRefused):
+        return Attempted(state=DeliveryState.FAILED, error=reason)
+    if isinstance(answer, ChannelMoved) and tries.attempts < MAX_ATTEMPTS:
+        return Attempted(state=DeliveryState.PENDING, error=reason)
+    is_busy = isinstance(answer, ChannelBusy | ChannelMoved)
+    if not (is_busy or takes_key or edits):
+        why = "it is not known whether the message arrived, and sending it again could post it twice"
+        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {why}")
+    wait_ms = retry_wait(tries, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
+    if wait_ms is not None:
+        return Attempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason)
+    doubt = "" if is_busy else "; it may have arrived all the same, and a retry does not post it twice"
+    error = f"given up after {_count(tries.attempts)}: {reason}{doubt}"
+    return Attempted(state=DeliveryState.FAILED, error=error)
+
+
+def account_hold_ms(answer: Sent | ChannelError) -> int | None:
+    """Tell how long all that goes out by an account has to wait, by the answer to one part; None: it need not."""
+    if not isinstance(answer, ChannelBusy) or not answer.is_account_wide:
+        return None
+    return max(_FIRST_DELAY_MS, _asked_delay_ms(answer.retry_after_s))
+
+
+def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> Attempted | None:
+    """Decide what becomes of a part whose process died; None leaves it as it is.
+
+    A part on which the process died as often as parts are tried at all is given up: it may be the cause.
+    """
+    if state is not DeliveryState.SENDING:
+        return None
+    stopped = "the gateway stopped while the message was being sent"
+    if not takes_key:
+        doubt = "it is not known whether it arrived, and sending it again could post it twice"
+        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{stopped}; {doubt}")
+    if attempts >= MAX_ATTEMPTS:
+        return Attempted(state=DeliveryState.FAILED, error=f"given up after {_count(attempts)}: {stopped}")
+    return Attempted(state=DeliveryState.PENDING, error=stopped)
+
+
+class DeliveryAction(StrEnum):
+    """What a person may do with a delivery that did not arrive, or perhaps not."""
+
+    RETRY = "retry"
+    REROUTE = "reroute"
+    DROP = "drop"
+    CONFIRM = "confirm"
+    """Say that the part arrived of which nobody knew: what is left is sent."""
+
+
+_BECOMES = {
+    DeliveryAction.RETRY: DeliveryState.PENDING,
+    DeliveryAction.REROUTE: DeliveryState.PENDING,
+    DeliveryAction.DROP: DeliveryState.DROPPED,
+    DeliveryAction.CONFIRM: DeliveryState.SENT,
+}
+CONFIRMED = "a person said that it arrived"
+"""What a part says that was confirmed."""
+_WHY_NOT = {
+    DeliveryState.PENDING: "the gateway is still trying; wait until it is sent, failed or uncertain",
+    DeliveryState.SENDING: "it is being sent right now; wait until it is sent, failed or uncertain",
+    DeliveryState.SENT: "it has arrived, and nothing is left to do",
+}
+_WHY_GONE = "it waits for a gateway that has its channel; re-route or drop it"
+_SETTLED = "it is settled for good; `send` can post a text of its own"
+
+
+def act(action: DeliveryAction, delivery: Delivery, *, has_channel: bool = True) -> DeliveryState:
+    """Tell the state that a person's action brings a delivery to. A retry without a text runs its announce again.
+
+    One that is confirmed is sent, unless parts are left: then it goes on with those.
+
+    Without `has_channel` this gateway does not have the channel that it waits for. Another one on the database may; if
+    none does it would wait for ever, so a person may give it up or send it elsewhere.
+
+    Raises:
+        InvalidRequest: nothing can be done in its state, or it has no text to send elsewhere.
+    """
+    state = delivery.state
+    facts = {"deliveryId": delivery.id, "state": state.value}
+    waits_in_vain = state is DeliveryState.PENDING and delivery.lane is not None and not has_channel
+    may_act = state.needs_person or (waits_in_vain and action in (DeliveryAction.REROUTE, DeliveryAction.DROP))
+    if not may_act:
+        why = _WHY_GONE if waits_in_vain else _WHY_NOT.get(state, _SETTLED)
+        works = (
+            "only failed and uncertain deliveries can be retried, re-routed or dropped, and uncertain ones confirmed"
+        )
+        raise InvalidRequest(f"cannot {action} delivery {delivery.id}: it is {state} ({why}; {works})", **facts)
+    if action is DeliveryAction.REROUTE and delivery.text is None:
+        works = "retry it: that runs the announce again"
+        raise InvalidRequest(f"cannot reroute delivery {delivery.id}: it has no text yet ({works})", **facts)
+    if action is DeliveryAction.CONFIRM and state is not DeliveryState.UNCERTAIN:
+        works = "retry, re-route or drop it; only uncertain ones can be confirmed"
+        raise InvalidRequest(f"cannot confirm delivery {delivery.id}: it is {state} ({works})", **facts)
+    return _BECOMES[action]
+
+
+def _asked_delay_ms(retry_after_s: float | None) -> int:
+    if retry_after_s is None or not retry_after_s > 0:  # what is no number is no wish either
+        return 0
+    return math.ceil(min(retry_after_s * 1000, MAX_RETRY_TIME_MS))
+
+
+def _count(attempts: int) -> str:
+    return f"{attempts} attempt{'' if attempts == 1 else 's'}"
+
+
+def notice_address(run: Run) -> Address | None:
+    """Decide where the notice of a run that just ended goes; None when there is none.
+
+    A notice goes to a chat outside that was owed an answer, when the run ended as error or timeout. An abort needs
+    none, since it was asked for; webchat has an event of its own; flows of the gateway post their own outcome. One
+    notice is enough, however often the run is tried again.
+    """
+    if run.state not in (RunState.ERROR, RunState.TIMEOUT) or run.failure_told:
+        return None
+    if not run.deliver or run.kind.is_internal or run.reply_to is None:
+        return None
+    address = read_address(run.reply_to)
+    return None if address.channel == WEBCHAT.channel or address.to is None else address
+
+
+def notice_text(run_id: str) -> str:
+    """Word the notice: what a provider said stays with the operator, who finds it by the run's id."""
+    return f"Sorry, I could not answer this (run {cut(run_id, _LONGEST_ID)}). The operator can see why."
+
+
+def tool_line(call: ToolCall) -> str:
+    """Say in one line which tool was called, and with what; credentials are hidden before anything is cut."""
+    name = cut(" ".join(call.name.split()), _NAME_LIMIT)
+    arguments = redact_value_opening(call.block.arguments, _ARGUMENTS_LIMIT)
+    shown = f": {cut(msgspec.json.encode(arguments).decode(), _ARGUMENTS_LIMIT)}" if arguments else ""
+    return f"🔧 {name}{shown}"
+
+
+class Post(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that shall go to a chat."""
+
+    session_key: str
+    address: Address | None
+    text: str
+    run_id: str | None = None
+    exchange_id: str | None = None
+    quotes: str | None = None
+    """The platform's id of the message that it quotes."""
+    always: bool = False
+    """Whether the send policy is passed by: a command's reply."""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A delivery with its parts."""
+
+    delivery: Delivery
+    parts: list[Part]
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A part that may be sent now, and nobody else sends."""
+
+    delivery: Delivery
+    part: Part

@@ -1,0 +1,1 @@
+"""Flows: the pure steps of exchanges, spawns and barriers."""

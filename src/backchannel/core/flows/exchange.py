@@ -1,0 +1,402 @@
+"""The send flow: what `sessions_send` starts, as a pure function from what happened to what comes next.
+
+States, and what moves them:
+
+- `primary`: the target works on the request. Its end leads on; a failed one ends the exchange.
+- `handover`: the reply is there, or the failure, and the call that waits is about to have it as its result. Nothing is
+  queued or noted until that is committed, so that turn 1 never claims what is not so, and no outcome is lost when the
+  call breaks off. A call that has stopped waiting before is handed nothing: it has the outcome as a message.
+- `turn`: turn 1 gives the requester the reply, turn 2 gives the target the requester's, and so on.
+- `announce`: the target, without tools, says what its own chat shall be told.
+- `done`: over, unless a person retries a failed run.
+
+At most one run is open, and its id is in the exchange: the end of any other run, or the same event again, changes
+nothing. The ids of runs follow from the exchange's, so a unit that is run twice asks for the same run. Whoever executes
+the actions does so in the unit that writes the event, and feeds runs that end by it back as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from backchannel.core.commands.control_words import REPLY_SKIP, is_silent
+from backchannel.core.flows.exchange_texts import announce_text, failure_text, late_reply_text, primary_texts, turn_text
+from backchannel.core.flows.exchange_values import (
+    Action,
+    AddNote,
+    Change,
+    Deliver,
+    Ending,
+    Event,
+    Exchange,
+    ExchangeOutcome,
+    ExchangeState,
+    Party,
+    Reopen,
+    Retried,
+    SendRequest,
+    SessionInterrupted,
+    Stepped,
+    WaitEnd,
+    WaitEnded,
+)
+from backchannel.core.flows.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
+from backchannel.core.messages import Provenance, ProvenanceKind
+from backchannel.core.policy.limits import ExchangeLimitSettings, Wait, go_on, may_go_on, may_wait
+from backchannel.core.runs import RunKind, RunState
+from backchannel.core.sessions import Address
+
+SOURCE_TOOL = "sessions_send"
+
+_NOWHERE = ("internal", "unknown")
+_TARGET_GONE = "the target was deleted"
+_CHANGED = {Change.RESET: "was reset", Change.STOP: "was stopped", Change.DELETE: "was deleted"}
+
+
+def open_exchange(
+    request: SendRequest, waits: Iterable[Wait], limits: ExchangeLimitSettings, show: Callable[[str], str] = str
+) -> Stepped | Refused:
+    """Begin an exchange with its primary run, unless it would wait in a circle or its chain has gone too far."""
+    requester, target = request.requester, request.target
+    if request.is_waiting and requester is not None:
+        decision = may_wait(waits, str(requester.key), str(target.key), show)
+        if not decision.allowed:
+            return Refused(decision)
+    decision = may_go_on(request.origin, target.name, limits)
+    if not decision.allowed:
+        return Refused(decision)
+    chain, path = go_on(request.origin, target.name, request.run_id)
+    exchange = Exchange(
+        id=request.exchange_id,
+        requester=requester,
+        target=target,
+        request=request.message,
+        call_id=request.call_id,
+        primary_run=request.run_id,
+        max_turns=limits.max_ping_pong_turns,
+        chain=chain,
+        path=path,
+        address=request.address if is_deliverable(request.address) else None,
+        is_waiting=request.is_waiting,
+        run_id=request.run_id,
+        reply_to=request.reply_to,
+    )
+    return exchange, (primary_run(exchange),)
+
+
+def step(exchange: Exchange, event: Event, address_now: Address | None = None) -> Stepped:
+    """Tell what comes next; `address_now` is the target's return address, for an exchange that has none frozen."""
+    match event:
+        case RunEnded() if event.run_id == exchange.run_id and event.state.is_finished:
+            return _run_ended(exchange, event, address_now)
+        case WaitEnded():
+            return _wait_ended(exchange, event, address_now)
+        case SessionInterrupted() if exchange.state is not ExchangeState.DONE:
+            return _interrupted(exchange, event)
+        case Retried() if exchange.state is ExchangeState.DONE:
+            return _retried(exchange, event)
+    return exchange, ()
+
+
+def why_no_loop(exchange: Exchange) -> str | None:
+    """Say why there are no reply-back turns; None when there are."""
+    if exchange.requester is None:
+        return "the requester is not a session"
+    if exchange.is_same_session:
+        return "requester and target are one session"
+    if exchange.requester.key.is_subagent:
+        return "the requester is a sub-agent"
+    if exchange.max_turns == 0:
+        return "session.agentToAgent.maxPingPongTurns is 0"
+    if is_silent(exchange.reply):
+        return "the reply is empty or a control word"
+    return exchange.loop_end
+
+
+def why_loop_ends(exchange: Exchange, turn: RunEnded) -> str | None:
+    """Say why no turn follows the one that ended; None when the next one does."""
+    if turn.state is not RunState.OK:
+        return f"turn {exchange.turn} ended as {turn.state}"
+    if not _text(turn.reply).strip():
+        return f"turn {exchange.turn} ended without a reply"
+    if _text(turn.reply).strip() == REPLY_SKIP:
+        return f"turn {exchange.turn} ended with {REPLY_SKIP}"
+    if exchange.turn >= exchange.max_turns:
+        return f"turn {exchange.turn} was the last of {exchange.max_turns}"
+    return exchange.loop_end
+
+
+def is_deliverable(address: Address | None) -> bool:
+    """Whether an address leads to somebody."""
+    return address is not None and address.channel not in _NOWHERE
+
+
+# A run ended
+
+
+def _run_ended(exchange: Exchange, event: RunEnded, address_now: Address | None) -> Stepped:
+    exchange = replace(exchange, run_id=None)
+    match exchange.state:
+        case ExchangeState.PRIMARY:
+            return _primary_ended(exchange, event, address_now)
+        case ExchangeState.TURN:
+            return _turn_ended(exchange, event, address_now)
+    return _announce_ended(exchange, event)
+
+
+def _primary_ended(exchange: Exchange, event: RunEnded, address_now: Address | None) -> Stepped:
+    if event.state is RunState.OK:
+        exchange = replace(exchange, reply=_text(event.reply), latest=_text(event.reply))
+    else:
+        exchange = replace(exchange, failure=_why(event, "primary"))
+    if exchange.is_waiting and exchange.call_id is not None:
+        return replace(exchange, state=ExchangeState.HANDOVER), ()
+    # A program that waits has its answer in the run, which it can ask for again; a call in a run has to be handed it.
+    return _outcome_is_there(exchange, address_now, is_told=exchange.is_waiting)
+
+
+def _outcome_is_there(exchange: Exchange, address_now: Address | None, *, is_told: bool) -> Stepped:
+    """Go on after the primary run; `is_told` says whether the caller has its outcome."""
+    exchange = replace(exchange, is_waiting=False)
+    if exchange.failure is not None:
+        notes = () if is_told else failure_note(exchange, exchange.failure)
+        failed = replace(exchange, loop_end=exchange.loop_end or exchange.failure)
+        return _settle(failed, ExchangeOutcome.CANCELLED, exchange.failure, notes)
+    exchange = replace(exchange, has_reply=is_told)
+    why = why_no_loop(exchange)
+    return _next_turn(exchange) if why is None else _leave_loop(exchange, why, address_now)
+
+
+def _turn_ended(exchange: Exchange, event: RunEnded, address_now: Address | None) -> Stepped:
+    if exchange.turn == 1 and event.has_started:
+        exchange = replace(exchange, has_reply=True)
+    if event.state is RunState.OK and _text(event.reply).strip() not in ("", REPLY_SKIP):
+        exchange = replace(exchange, latest=event.reply)
+    why = why_loop_ends(exchange, event)
+    return _next_turn(exchange) if why is None else _leave_loop(exchange, why, address_now)
+
+
+def _next_turn(exchange: Exchange) -> Stepped:
+    turn = exchange.turn + 1
+    exchange = replace(exchange, state=ExchangeState.TURN, turn=turn, run_id=turn_id(exchange, turn))
+    return exchange, (turn_run(exchange),)
+
+
+def _leave_loop(exchange: Exchange, why: str, address_now: Address | None) -> Stepped:
+    """Go on to the announce; a reply that the requester has not had by now is given to it as a note."""
+    notes = late_reply_note(exchange)
+    exchange = replace(exchange, loop_end=exchange.loop_end or why, has_reply=exchange.has_reply or bool(notes))
+    if exchange.ending is Ending.CANCELLED:
+        return _settle(exchange, ExchangeOutcome.CANCELLED, _TARGET_GONE, notes)
+    if exchange.target.key.is_subagent:
+        return _settle(exchange, ExchangeOutcome.NO_CHANNEL, "the target is a sub-agent", notes)
+    address = exchange.address or address_now
+    if not is_deliverable(address):
+        return _settle(exchange, ExchangeOutcome.NO_CHANNEL, "the target has no channel to announce to", notes)
+    exchange, queued = _announce(replace(exchange, address=address))
+    return exchange, (*notes, *queued)
+
+
+def _announce(exchange: Exchange) -> Stepped:
+    count = exchange.announces + 1
+    run_id = announce_id(exchange, count)
+    exchange = replace(exchange, state=ExchangeState.ANNOUNCE, run_id=run_id, announces=count, announces_again=False)
+    return exchange, (announce_run(exchange),)
+
+
+def _announce_ended(exchange: Exchange, event: RunEnded) -> Stepped:
+    if exchange.ending is Ending.CANCELLED:
+        return _settle(exchange, ExchangeOutcome.CANCELLED, _TARGET_GONE)
+    if event.state is RunState.ABORTED and exchange.announces_again:
+        return _announce(exchange)
+    if event.state is not RunState.OK:
+        return _settle(exchange, ExchangeOutcome.FAILED, _why(event, "announce"))
+    if is_silent(event.reply):
+        return _settle(exchange, ExchangeOutcome.SKIPPED, "the target chose to stay silent")
+    if exchange.address is None:
+        raise ValueError(f"exchange {exchange.id!r} announces without an address")
+    done = replace(exchange, state=ExchangeState.DONE, outcome=ExchangeOutcome.ANNOUNCED, reason=None)
+    return done, (Deliver(run_id=event.run_id, text=_text(event.reply), address=exchange.address),)
+
+
+def _settle(exchange: Exchange, outcome: ExchangeOutcome, reason: str, before: tuple[Action, ...] = ()) -> Stepped:
+    """End the exchange; a receipt is settled once, even when a failed primary run is retried later."""
+    if exchange.outcome is not None:
+        return replace(exchange, state=ExchangeState.DONE), before
+    done = replace(exchange, state=ExchangeState.DONE, outcome=outcome, reason=reason)
+    return done, (*before, Settle(outcome=outcome, reason=reason))
+
+
+# The caller's wait ended
+
+
+def _wait_ended(exchange: Exchange, event: WaitEnded, address_now: Address | None) -> Stepped:
+    if exchange.state is ExchangeState.PRIMARY and exchange.is_waiting:
+        return replace(exchange, is_waiting=False), ()
+    if exchange.state is ExchangeState.HANDOVER and event.how is not WaitEnd.EXPIRED:  # too late: the outcome is there
+        return _outcome_is_there(exchange, address_now, is_told=event.how is WaitEnd.ANSWERED)
+    return exchange, ()
+
+
+# A session was reset, stopped or deleted
+
+
+def _interrupted(exchange: Exchange, event: SessionInterrupted) -> Stepped:
+    """Shorten the exchange; the open run's end, which follows, takes it on.
+
+    A run at work on the other session is let finish: nobody asked to stop it.
+    """
+    if event.change is Change.DELETE and _is(exchange.requester, event):
+        exchange = replace(exchange, is_requester_gone=True)
+    if (
+        exchange.state is ExchangeState.ANNOUNCE
+        and event.change is Change.RESET
+        and event.active_run == exchange.run_id
+    ):
+        return replace(exchange, announces_again=True), ()
+    ending = ending_for(exchange, event)
+    if ending is None or exchange.ending in (ending, Ending.CANCELLED):
+        return exchange, ()
+    who = "target" if _is(exchange.target, event) else "requester"
+    why = f"the {who} {_CHANGED[event.change]}"
+    shorter = replace(exchange, ending=ending, loop_end=exchange.loop_end or why)
+    if exchange.run_id is None or (exchange.state is ExchangeState.PRIMARY and ending is Ending.LOOP_OVER):
+        return shorter, ()
+    return shorter, (AbortRun(run_id=exchange.run_id, even_running=_is(exchange.speaker, event)),)
+
+
+def ending_for(exchange: Exchange, event: SessionInterrupted) -> Ending | None:
+    """Say how a change of a session shortens an open exchange; None when it goes on as it was."""
+    if _is(exchange.target, event):
+        if event.change is Change.DELETE or exchange.state is ExchangeState.PRIMARY:
+            return Ending.CANCELLED
+    elif not _is(exchange.requester, event):
+        return None
+    return None if exchange.state is ExchangeState.ANNOUNCE else Ending.LOOP_OVER
+
+
+def _is(party: Party | None, event: SessionInterrupted) -> bool:
+    return party is not None and party.key == event.key
+
+
+# A person retries
+
+
+def _retried(exchange: Exchange, event: Retried) -> Stepped:
+    if exchange.outcome is ExchangeOutcome.FAILED:
+        return _announce_retried(exchange, event)
+    if event.run_id == exchange.primary_run and exchange.reply is None:
+        # Its receipt is settled, its caller was told, and its turns are over: only a note can bring a reply now.
+        return replace(
+            exchange, state=ExchangeState.PRIMARY, run_id=event.run_id, ending=Ending.CANCELLED, failure=None
+        ), ()
+    return exchange, ()
+
+
+def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
+    """Say why a run of an exchange would be run again for nothing; None when the exchange takes it up."""
+    if step(exchange, Retried(run_id=run_id)) != (exchange, ()):
+        return None
+    if exchange.state is ExchangeState.HANDOVER and run_id == exchange.primary_run:
+        return "its caller is about to be told how it ended; retry it when that is done"
+    if exchange.state is ExchangeState.DONE:
+        return f"its exchange is over ({exchange.outcome}: see the receipt) and would not hear of it"
+    return f"its exchange has gone on without it, to {exchange.state}, and would not hear of it"
+
+
+def _announce_retried(exchange: Exchange, event: Retried) -> Stepped:
+    reopened = replace(exchange, outcome=None, reason=None)
+    if event.run_id is None:
+        exchange, queued = _announce(reopened)
+        return exchange, (Reopen(), *queued)
+    if event.run_id != announce_id(exchange, exchange.announces):
+        return exchange, ()
+    return replace(reopened, state=ExchangeState.ANNOUNCE, run_id=event.run_id, announces_again=False), (Reopen(),)
+
+
+def _why(event: RunEnded, what: str) -> str:
+    told = f": {event.error}" if event.error else ""
+    return f"the {what} run ended as {event.state}{told}"
+
+
+def _text(text: str | None) -> str:
+    return text or ""
+
+
+# The runs and notes that an exchange asks for: on which session, what they say, and who is said to have written it
+
+
+def turn_id(exchange: Exchange, turn: int) -> str:
+    """Name the run of a turn; a unit that is run twice asks for the same run."""
+    return f"{exchange.id}/turn/{turn}"
+
+
+def announce_id(exchange: Exchange, count: int) -> str:
+    """Name the n-th announce run."""
+    return f"{exchange.id}/announce/{count}"
+
+
+def primary_run(exchange: Exchange) -> QueueRun:
+    """Make the run that works on the request."""
+    return _run(exchange, RunKind.PRIMARY, primary_texts(exchange), _from(exchange, exchange.requester))
+
+
+def turn_run(exchange: Exchange) -> QueueRun:
+    """Make the run of the turn that the exchange is at: it hears the other side."""
+    other = exchange.target if exchange.speaker is exchange.requester else exchange.requester
+    return _run(exchange, RunKind.TURN, (turn_text(exchange),), _from(exchange, other))
+
+
+def announce_run(exchange: Exchange) -> QueueRun:
+    """Make the run that says what the target's chat is told; it is the gateway that asks."""
+    asks = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SOURCE_TOOL, exchange_id=exchange.id)
+    return _run(exchange, RunKind.ANNOUNCE, (announce_text(exchange),), asks)
+
+
+def late_reply_note(exchange: Exchange) -> tuple[AddNote, ...]:
+    """Make the note with a reply that the requester has not had; none if there is nothing to tell, or nobody."""
+    taker = exchange.note_taker
+    if taker is None or exchange.has_reply or is_silent(exchange.reply):
+        return ()
+    return (_note(exchange, taker, late_reply_text(exchange)),)
+
+
+def failure_note(exchange: Exchange, why: str) -> tuple[AddNote, ...]:
+    """Make the note that no reply will come; none if that was told before, or there is nobody to tell."""
+    taker = exchange.note_taker
+    if taker is None or exchange.outcome is not None:
+        return ()
+    return (_note(exchange, taker, failure_text(exchange, why)),)
+
+
+def _run(exchange: Exchange, kind: RunKind, texts: tuple[str, ...], provenance: Provenance) -> QueueRun:
+    if exchange.run_id is None:
+        raise ValueError(f"exchange {exchange.id!r} has no run to queue")
+    return QueueRun(
+        id=exchange.run_id,
+        kind=kind,
+        key=exchange.speaker.key,
+        texts=texts,
+        provenance=provenance,
+        chain=exchange.chain,  # turns and announces keep the hop of their send
+        reply_to=exchange.reply_to if exchange.speaker is exchange.requester else None,
+    )
+
+
+def _note(exchange: Exchange, taker: Party, text: str) -> AddNote:
+    return AddNote(key=taker.key, text=text, provenance=_from(exchange, exchange.target))
+
+
+def _from(exchange: Exchange, source: Party | None) -> Provenance:
+    """Say who wrote a message: the other session, or a person who is none."""
+    if source is None:
+        return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_tool=SOURCE_TOOL, exchange_id=exchange.id)
+    return Provenance(
+        kind=ProvenanceKind.INTER_SESSION,
+        source_session_key=source.name,
+        source_channel=source.channel,
+        source_tool=SOURCE_TOOL,
+        exchange_id=exchange.id,
+    )

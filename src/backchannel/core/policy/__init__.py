@@ -1,0 +1,1 @@
+"""Policies: who may see, send, speak, spawn and approve, and within which limits."""

@@ -1,0 +1,410 @@
+"""Inbound messages: what a channel hands in, whose session it belongs to, and what is done with it.
+
+`parse_event` reads an event as it came. `route` names the session, the agent and the address that a reply goes to.
+`admit` decides, in this order:
+
+- Our own messages and other bots' messages are ignored.
+- A stranger is ignored, or in a direct chat gets a code (`core/policy/pairing.py`).
+- A command is carried out, by the account that it is for.
+- A message that the send policy denies is recorded as a note. So is a group message that does not mention the agent.
+- Everything else is answered.
+
+A message that several of our accounts read is taken once (`once_for_all`). An event is known by its `identity`. The
+store handles each event once, in the commit that accepts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import replace
+
+from backchannel.core.commands.commands import Command, CommandReply, Judge, Standing, may_use, parse
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundEvent, InboundId
+from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey, ThreadWord
+from backchannel.core.messages import Block, text_content
+from backchannel.core.policy.decisions import Decision, quote
+from backchannel.core.policy.pairing import Acquaintance, may_begin
+from backchannel.core.policy.send_policy import Destination
+from backchannel.core.runs import Accepted
+from backchannel.core.sessions import Address, Session
+from backchannel.core.settings import Settings, setting
+from backchannel.core.text import ANY, stored_name
+from backchannel.errors import InvalidRequest
+
+MAX_AGE_MS = 300_000
+_EARLIEST_MS = 100_000_000_000  # smaller numbers are seconds, or nonsense
+
+_decode = msgspec.json.Decoder(InboundEvent).decode
+
+
+def parse_event(body: bytes | str) -> InboundEvent:
+    """Read an event that was posted to a channel.
+
+    Raises:
+        InvalidRequest: it is no event; the message names the field.
+    """
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        names = ", ".join(InboundEvent.__struct_encode_fields__)
+        raise InvalidRequest(f"not an inbound event: {error} (its fields are {names})") from error
+
+
+def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
+    """Check an event that came over a channel, clean the names in it, and fill in the channel's.
+
+    Raises:
+        InvalidRequest: it names another channel, lacks an id, or is too old.
+    """
+    for name in ("chat_id", "sender_id", "message_id"):  # what was not decoded has not been checked
+        if not 0 < len(getattr(event, name)) <= MAX_KEY_LENGTH:
+            raise InvalidRequest(f"{name}: expected a text of 1 to {MAX_KEY_LENGTH} characters", param=name)
+    if event.channel not in ("", channel):
+        message = f"channel: {quote(event.channel)} came over {quote(channel)} (leave it out, or write the same)"
+        raise InvalidRequest(message, param="channel")
+    if event.ts is not None and event.ts < _EARLIEST_MS:
+        message = f"ts: {event.ts} is long ago (expected milliseconds since 1970, such as {now_ms})"
+        raise InvalidRequest(message, param="ts")
+    if event.ts is not None and now_ms - event.ts > MAX_AGE_MS:
+        age_s = (now_ms - event.ts) // 1000
+        message = (
+            f"ts: the event is {age_s} s old (expected at most {MAX_AGE_MS // 1000} s; without ts age is not asked)"
+        )
+        raise InvalidRequest(message, param="ts")
+    try:
+        chat_type = ChatType(event.chat_type)
+    except ValueError as error:
+        raise InvalidRequest(f"chat_type: {error} (expected {', '.join(ChatType)})", param="chat_type") from error
+    names = {"chat_name": stored_name(event.chat_name), "sender_name": stored_name(event.sender_name)}
+    return replace(event, channel=channel, chat_type=chat_type, **names)
+
+
+class BindingMatchSettings(Settings, frozen=True, kw_only=True):
+    """Which inbound messages a binding is for; all given must match."""
+
+    channel: Annotated[str, setting("The channel's name.", min_length=1)]
+    account_id: Annotated[str | None, setting("The account on that channel.")] = None
+    chat_id: Annotated[str | None, setting("The chat.")] = None
+
+
+class BindingSettings(Settings, frozen=True, kw_only=True):
+    """Which agent answers where."""
+
+    match: Annotated[BindingMatchSettings, setting("Which inbound messages.")]
+    agent_id: Annotated[str, setting("The agent that gets them.", min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The settings that decide whose session a message belongs to."""
+
+    scheme: KeyScheme
+    identity_links: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """A person's name, and the ids it has, as `<channel>:<sender id>`."""
+    bindings: Sequence[BindingSettings] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Whose session a message belongs to, and where its reply goes."""
+
+    key: SessionKey
+    address: Address
+    destination: Destination
+    """What the send policy is asked about."""
+    display_name: str | None
+    """What the session is to be called; None when the channel gave no name, or several people share the session."""
+    quotes: str | None = None
+    """The message that a reply quotes: in groups and rooms, where others write before the reply is there."""
+    person: str | None = None
+    """Who writes in a direct chat, by the name that their ids are linked to; a session with two such is shared."""
+
+    @property
+    def agent(self) -> str:
+        return self.key.agent
+
+    @property
+    def chat_type(self) -> ChatType | None:
+        return self.destination.chat_type
+
+
+def route(event: InboundEvent, routing: Routing, home: str | None = None, thread_word: ThreadWord = "thread") -> Routed:
+    """Name the session of a message, and the address that a reply to it goes to.
+
+    `home` is the id that its chat had before, where that is another: its sessions keep their names. `thread_word` is
+    what its channel calls a thread.
+
+    Raises:
+        InvalidSessionKey: the ids make no key; it would be too long.
+    """
+    agent, scheme, person = _choose_agent(event, routing, home), routing.scheme, None
+    quotes = None if event.chat_type is ChatType.DIRECT else event.message_id
+    if event.chat_type is ChatType.DIRECT:
+        person = _linked_person(event, routing.identity_links) or _full_id(event)
+        peer = _choose_peer(event, routing.identity_links)
+        key = scheme.direct(agent, channel=event.channel, account=event.account_id, peer=peer)
+        name = None if scheme.is_main(key) else event.chat_name or event.sender_name
+    else:
+        chat = home or event.chat_id
+        key = SessionKey.group(agent, event.channel, event.chat_type, chat, event.thread_id, thread_word)
+        name = event.chat_name
+    address = Address(channel=event.channel, to=event.chat_id, account_id=event.account_id, thread_id=event.thread_id)
+    destination = Destination.of(key, scheme, event.channel, event.chat_type)
+    return Routed(key, address, destination, (name or "").strip() or None, quotes, person)
+
+
+def _choose_agent(event: InboundEvent, routing: Routing, home: str | None) -> str:
+    """Take the agent of the first binding that matches, else the default agent."""
+    for binding in routing.bindings:
+        match = binding.match
+        asked = ((match.channel, event.channel), (match.account_id, event.account_id))
+        is_here = match.chat_id is None or match.chat_id.lower() in (event.chat_id.lower(), (home or "").lower())
+        # Without regard to case, as in keys: else one session could have two agents.
+        if is_here and all(wanted is None or wanted.lower() == came.lower() for wanted, came in asked):
+            return binding.agent_id
+    return routing.scheme.default_agent
+
+
+def _choose_peer(event: InboundEvent, links: Mapping[str, Sequence[str]]) -> str:
+    """Name who writes: the person that the id is linked to, else the id itself."""
+    if (linked := _linked_person(event, links)) is not None:
+        return linked
+    # Somebody whose id happens to be, or was chosen to be, the name of a linked person stays apart from them.
+    taken = {person.lower() for person in links}
+    return _full_id(event) if event.sender_id.lower() in taken else event.sender_id
+
+
+def _linked_person(event: InboundEvent, links: Mapping[str, Sequence[str]]) -> str | None:
+    full_id = _full_id(event).lower()
+    return next((person for person, ids in links.items() if full_id in (id.lower() for id in ids)), None)
+
+
+def _full_id(event: InboundEvent) -> str:
+    return f"{event.channel}:{event.sender_id}"
+
+
+def left_to(event: InboundEvent, routed: Routed, routing: Routing, home: str | None) -> str | None:
+    """Name the account of ours that is to bring a message to its session, where that is another than this.
+
+    It would be a note if this one took it, and the one that it mentions would come too late.
+    """
+    if event.mentioned:
+        return None
+    for account_id in event.mentioned_accounts:
+        if _choose_agent(replace(event, account_id=account_id), routing, home) == routed.agent:
+            return account_id
+    return None
+
+
+class Verdict(StrEnum):
+    """What is done with an inbound message."""
+
+    IGNORE = "ignore"
+    RECORD = "record"
+    """It becomes a note: no run, no reply."""
+    ANSWER = "answer"
+    COMMAND = "command"
+    PAIR = "pair"
+    """Its sender is sent a code; the message is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What is done with an inbound message, and why."""
+
+    verdict: Verdict
+    reason: str
+    standing: Standing
+    rule: str | None = None
+    """The setting that decided; None when no setting had a say."""
+    command: Command | CommandReply | None = None
+    shadowed: str | None = None
+    """Why the send policy would have denied it, when only `shadow` let it through."""
+
+
+def standing_of(sender_id: str, settings: ChannelSettings, known: Acquaintance | None = None) -> Standing:
+    """The standing of a sender on a channel. Ids are compared as they are: on some platforms case makes two people.
+
+    Whom an owner has let in by a code is authorised for as long as the channel pairs.
+    """
+    if sender_id in settings.owners:
+        return Standing.OWNER
+    if sender_id in settings.allow_from or ANY in settings.allow_from:
+        return Standing.AUTHORISED
+    return Standing.AUTHORISED if settings.pairing and known and known.is_approved else Standing.STRANGER
+
+
+def is_pairing_asked(sender_id: str, settings: ChannelSettings) -> bool:
+    """Whether it takes a look at the pairings to tell the standing of a sender."""
+    return settings.pairing and standing_of(sender_id, settings) is Standing.STRANGER
+
+
+def admit(
+    event: InboundEvent,
+    settings: ChannelSettings,
+    policy: Decision,
+    own_names: Collection[str] = (),
+    *,
+    called: Collection[str] | None = None,
+    has_files: bool = False,
+    known: Acquaintance | None = None,
+) -> Admission:
+    """Decide what is done with a message.
+
+    `policy` is what the send policy says about its session. `own_names` are the ids and names of our own accounts,
+    where the channel knows them, and `called` those of the account that got the message; None is all. A message with
+    files needs no text. `known` is what pairing tells of the sender.
+    """
+    setting = f"channels.{event.channel}"
+    standing = standing_of(event.sender_id, settings, known)
+
+    def decide(verdict: Verdict, reason: str, rule: str | None = None) -> Admission:
+        return Admission(verdict, reason, standing, rule)
+
+    if _is_own(event, own_names):
+        return decide(Verdict.IGNORE, f"sender {quote(event.sender_id)} is our own account")
+    if event.sender_is_bot and not settings.allow_bots:
+        rule = f"{setting}.allowBots"
+        return decide(Verdict.IGNORE, f"the sender is a bot, and {rule} is false (true would let it speak)", rule)
+    if standing is Standing.STRANGER:
+        return _meet(event, settings, policy, known)
+    if not event.text.strip() and not has_files:
+        return decide(Verdict.IGNORE, "there is neither a text nor a file in it")
+    names = _names(event, own_names if called is None else called)
+    if not event.sender_is_bot and (command := parse(event.text, names)):
+        return _admit_command(command, standing)
+    if not event.sender_is_bot and parse(event.text, own_names):
+        return decide(Verdict.IGNORE, "it is a command for another account of ours")
+    if not policy.allowed:
+        return decide(Verdict.RECORD, policy.reason, policy.rule)
+    if event.chat_type is not ChatType.DIRECT and settings.require_mention and not event.mentioned:
+        rule = f"{setting}.requireMention"
+        reason = f"it does not mention the agent, and {rule} is true (false would answer all)"
+        return decide(Verdict.RECORD, reason, rule)
+    return decide(Verdict.ANSWER, f"the sender is {'an owner' if standing is Standing.OWNER else 'authorised'}")
+
+
+def _meet(event: InboundEvent, settings: ChannelSettings, policy: Decision, known: Acquaintance | None) -> Admission:
+    """Decide what is done with a stranger's message: nothing, but for a code in a direct chat where pairing is on."""
+    setting = f"channels.{event.channel}"
+    if known is None or event.chat_type is not ChatType.DIRECT or event.sender_is_bot:
+        rule = f"{setting}.allowFrom"
+        reason = f"sender {quote(event.sender_id)} is neither in {rule} nor in {setting}.owners"
+        reason += "" if known is None else ", and was not let in by a code"
+        return Admission(Verdict.IGNORE, f'{reason} (add the id, or "*" for everybody)', Standing.STRANGER, rule)
+    decision = may_begin(known, setting)
+    if decision.allowed and not policy.allowed:
+        decision = policy  # nothing may be said in this chat, not even a code
+    verdict = Verdict.PAIR if decision.allowed else Verdict.IGNORE
+    return Admission(verdict, decision.reason, Standing.STRANGER, decision.rule)
+
+
+def _is_own(event: InboundEvent, own_names: Collection[str]) -> bool:
+    own = {name.lower() for name in own_names}
+    if event.account_id != DEFAULT_ACCOUNT:
+        own.add(event.account_id.lower())
+    return event.sender_id.lower() in own
+
+
+def _names(event: InboundEvent, called: Collection[str]) -> Collection[str] | None:
+    """List the names that a command may be addressed to; None is any.
+
+    Where a channel does not know its own names, `/stop@somebody` in a group may be meant for another bot: it is ours
+    when the event says that we are mentioned.
+    """
+    if called:
+        return called
+    return None if event.chat_type is ChatType.DIRECT or event.mentioned else ()
+
+
+def _admit_command(command: Command | CommandReply, standing: Standing) -> Admission:
+    """Let a command pass; one that the sender may not use is answered with why."""
+    allowed = may_use(command.spec, standing)
+    if not allowed.allowed:
+        command = CommandReply(command.name, allowed.reason)
+    return Admission(Verdict.COMMAND, allowed.reason, standing, allowed.rule, command)
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that came in, and how it is judged."""
+
+    event: InboundEvent
+    routed: Routed
+    home: str | None = None
+    """The id that the sessions of its chat are named by, as far as was known when it was routed."""
+    admit: Callable[[Session | None, Acquaintance | None], Admission]
+    """Decides what is done with it, from its session and what is known of its sender, as they are in the unit."""
+    is_pairing_asked: bool = False
+    """Whether pairing has a say; without, what is known of the sender is not looked up."""
+    agent_model: str | None = None
+    """The model of the session's agent, for `/status` and `/model`."""
+    judge: Judge | None = None
+    """Tells what the send policy says of its session, for `/status`."""
+    twins: tuple[InboundId, ...] = ()
+    """By what else it is known, where other accounts of ours read it too."""
+    left_to: str | None = None
+    """The account of ours that is to take it, because it mentions that one and not the one that brings it."""
+    attached: tuple[Block, ...] = ()
+    """What stands in the transcript for the files that came with it."""
+
+    @property
+    def may_be_own(self) -> bool:
+        """Whether it names no sender but the chat itself, so that another account of ours may have written it."""
+        return bool(self.twins) and self.event.sender_id == self.event.chat_id
+
+    @property
+    def content(self) -> tuple[Block, ...]:
+        """What was written, and what came with it."""
+        return (*text_content(self.event.text), *self.attached)
+
+
+def ignore_own(event: InboundEvent) -> Admission:
+    """Ignore a post that another account of ours wrote in the name of the chat."""
+    reason = f"message {quote(event.message_id)} was sent by another account of ours"
+    return Admission(Verdict.IGNORE, reason, Standing.STRANGER)
+
+
+_TAKEN = (Verdict.RECORD, Verdict.ANSWER, Verdict.COMMAND)
+
+
+def once_for_all(
+    admission: Admission, arrival: Arrival, find: Callable[[InboundId], InboundOutcome | None]
+) -> Admission:
+    """Let a message pass that several accounts of ours read, unless it is for another to bring, or was taken then.
+
+    `find` tells what was made of it when another brought it.
+    """
+    if not arrival.twins or admission.verdict not in _TAKEN:
+        return admission
+    if arrival.left_to is not None and admission.verdict is not Verdict.COMMAND:
+        reason = f"it is for our account {quote(arrival.left_to)}, which brings it to this session"
+        return Admission(Verdict.IGNORE, reason, admission.standing)
+    key = str(arrival.routed.key)
+    for twin in map(find, arrival.twins):
+        if twin is not None and twin.verdict in _TAKEN and twin.session_key == key:
+            reason = "another account of ours has brought it to this session, and it was taken then"
+            return Admission(Verdict.IGNORE, reason, admission.standing)
+    return admission
+
+
+class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was made of an inbound message, as its row keeps it."""
+
+    verdict: Verdict
+    reason: str
+    session_key: str
+    run_id: str | None = None
+    command: str | None = None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What became of an inbound message, now or when it came first; `accepted` is its run, if it has one."""
+
+    outcome: InboundOutcome
+    accepted: Accepted | None = None
+    is_repeat: bool = False

@@ -1,0 +1,1 @@
+"""Secrets: tokens, devices, and what is hidden from logs and output."""

@@ -1,0 +1,1 @@
+"""The native protocol: rows and answers as clients see them."""

@@ -1,0 +1,105 @@
+"""Cron jobs as OpenClaw's clients read them; what only this gateway tells of one stands under its name."""
+
+from __future__ import annotations
+
+from backchannel.core.shapes import Answer
+from backchannel.wire.rows import JobShown
+
+
+class ScheduleView(Answer, frozen=True, kw_only=True):
+    kind: str
+    at: str | None = None
+    every_ms: int | None = None
+    expr: str | None = None
+    tz: str | None = None
+
+
+class PayloadView(Answer, frozen=True, kw_only=True):
+    kind: str
+    message: str
+    model: str | None = None
+    timeout_seconds: float | None = None
+
+
+class DeliveryView(Answer, frozen=True, kw_only=True):
+    mode: str
+    channel: str | None = None
+    to: str | None = None
+    account_id: str | None = None
+
+
+class DeliveryPreview(Answer, frozen=True, kw_only=True):
+    """Where a reply goes, in words."""
+
+    label: str
+    detail: str
+
+
+class JobStateView(Answer, frozen=True, kw_only=True):
+    next_run_at_ms: int | None = None
+    running_at_ms: int | None = None
+    last_run_at_ms: int | None = None
+    last_run_status: str | None = None
+    last_error: str | None = None
+    last_duration_ms: int | None = None
+
+
+class JobView(Answer, frozen=True, kw_only=True):
+    id: str
+    name: str
+    enabled: bool
+    agent_id: str
+    session_key: str
+    created_at_ms: int
+    updated_at_ms: int
+    schedule: ScheduleView
+    session_target: str
+    wake_mode: str
+    payload: PayloadView
+    delivery: DeliveryView
+    state: JobStateView
+    backchannel: JobShown
+
+
+class JobPage(Answer, frozen=True, kw_only=True):
+    """A page of jobs; `snapshot_revision` changes with any of them, so that pages of one listing fit together."""
+
+    jobs: list[JobView]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
+    next_offset: int | None
+    snapshot_revision: str
+    delivery_previews: dict[str, DeliveryPreview] | None = None
+    """By the ids of the jobs on this page."""
+
+
+class JobRunView(Answer, frozen=True, kw_only=True):
+    ts: int
+    job_id: str
+    action: str
+    status: str
+    session_key: str
+    run_id: str
+    run_at_ms: int
+    session_id: str | None = None
+    duration_ms: int | None = None
+    error: str | None = None
+    summary: str | None = None
+    model: str | None = None
+
+
+class JobRunsPage(Answer, frozen=True, kw_only=True):
+    entries: list[JobRunView]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
+    next_offset: int | None
+
+
+class JobsStatus(Answer, frozen=True, kw_only=True):
+    enabled: bool
+    jobs: int
+    next_wake_at_ms: int | None

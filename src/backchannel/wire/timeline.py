@@ -1,0 +1,271 @@
+"""A run's timeline: its model calls, tool calls and waits in order, and what happened to it in between.
+
+It is computed from what is stored anyway, so that a run pays nothing for being shown. Model calls and tool results are
+the run's messages. A model call is taken to begin when what came before it ended (the start of the run, the last
+result, a restart, the pause after a failure), and to end with its reply; tool calls have stored times of their own.
+Only what leaves no other trace, such as a process that died in the middle of a step, is stored as an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from math import inf
+from typing import Any
+
+import msgspec
+
+from backchannel.core.messages import Message, Role, ThinkingBlock, ToolCallBlock, decode_message
+from backchannel.core.policy.approvals import Approval
+from backchannel.core.runs import CallState, Run, RunState, ToolCall
+from backchannel.core.text import cut
+from backchannel.wire.rows import TimelineEntry
+
+MOST_ENTRIES = 1000
+TEXT_SHOWN = 2000
+"""How many characters of a text an entry has; the transcript has all of it."""
+
+
+class RunEventKind(StrEnum):
+    """What can happen to a run besides its steps."""
+
+    INTERRUPTED = "interrupted"
+    """The process that held it died or was stopped."""
+    RESUMED = "resumed"
+    """A process went on with it."""
+    SET_ASIDE = "setAside"
+    """Its process died in one of its steps too often: it waits, out of its lane."""
+    RETRIED = "retried"
+    """A person asked for it once more."""
+    RETRY = "retry"
+    """The model failed in a way that may pass, and is asked again."""
+
+
+class RunEvent(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One event of a run; the field names are the columns of its row."""
+
+    run_id: str
+    at: int
+    kind: RunEventKind
+    step: int
+    process: int | None = None
+    until_at: int | None = None
+    body: str | None = None
+
+
+class CallFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool call has started in another session, and until when it waits for it."""
+
+    exchange_id: str | None = None
+    session_key: str | None = None
+    """The session that it sent to or started."""
+    is_child: bool = False
+    delivery_id: str | None = None
+    waits_until: int | None = None
+
+
+class RunStory(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything stored about a run that its timeline is made of."""
+
+    run: Run
+    messages: Sequence[Message]
+    """The run's own, in order."""
+    calls: Sequence[ToolCall]
+    events: Sequence[RunEvent]
+    flows: dict[str, CallFlow]
+    """By the id of the call."""
+    approvals: Sequence[Approval] = ()
+    delivery_id: str | None = None
+    is_cut: bool = False
+    """Whether there is more than was read."""
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """The entries, oldest first, and whether some are left out."""
+
+    entries: list[TimelineEntry]
+    is_cut: bool
+
+
+_DONE = ("model", "tool")
+
+
+def build_timeline(story: RunStory) -> Timeline:
+    """Put everything into the order in which it began; of more than `MOST_ENTRIES`, the newest are kept."""
+    # What happened in the same millisecond stays in this order: a restart comes before the step that goes on with it.
+    entries = [*(_event(event) for event in story.events), *_steps(story), *_approvals(story)]
+    entries.sort(key=lambda entry: entry.at)
+    _put_deaths_last(entries)
+    entries = [_queued(story), *entries, *_ended(story)]
+    return Timeline(entries[-MOST_ENTRIES:], story.is_cut or len(entries) > MOST_ENTRIES)
+
+
+def _put_deaths_last(entries: list[TimelineEntry]) -> None:
+    """Put the death of a process behind the steps that it had done: its last sign of life may be older than they."""
+    for died in [entry for entry in entries if entry.kind == RunEventKind.INTERRUPTED.value]:
+        done = [entry.kind in _DONE and (entry.step or inf) < (died.step or 0) for entry in entries]
+        last = max((n for n, is_done in enumerate(done) if is_done), default=-1)
+        here = entries.index(died)
+        if here < last:
+            entries.insert(last, entries.pop(here))
+
+
+def _queued(story: RunStory) -> TimelineEntry:
+    run = story.run
+    asked = next((message for message in story.messages if message.role is Role.USER), None)
+    if asked is None and run.message is not None:
+        asked = decode_message(run.message)
+    text = None if asked is None else cut(asked.text, TEXT_SHOWN)
+    return TimelineEntry(at=run.accepted_at, ended_at=run.started_at, kind="queued", text=text)
+
+
+def _ended(story: RunStory) -> Iterator[TimelineEntry]:
+    run = story.run
+    if run.is_finished:
+        yield TimelineEntry(
+            at=run.ended_at or run.accepted_at,
+            kind="ended",
+            status=run.state.value,
+            error=run.error,
+            delivery_id=story.delivery_id,
+        )
+
+
+def _event(event: RunEvent) -> TimelineEntry:
+    is_failure = event.kind is RunEventKind.RETRY
+    return TimelineEntry(
+        at=event.at,
+        ended_at=event.until_at,
+        kind=event.kind.value,
+        step=event.step + 1,
+        process=event.process,
+        text=None if is_failure else event.body,
+        error=event.body if is_failure else None,
+    )
+
+
+def _approvals(story: RunStory) -> Iterator[TimelineEntry]:
+    """Show the waits for an approval; a call that was approved for good before never waited."""
+    for approval in story.approvals:
+        if approval.answered_at != approval.created_at:
+            yield TimelineEntry(
+                at=approval.created_at,
+                ended_at=approval.answered_at,
+                kind="waiting",
+                call_id=approval.call_id,
+                name=approval.tool,
+                approval_id=approval.id,
+                status=approval.state.value,
+            )
+
+
+def _steps(story: RunStory) -> Iterator[TimelineEntry]:
+    run = story.run
+    unseen = {call.id: call for call in story.calls}
+    since, step = run.started_at or run.accepted_at, 0
+    for message in story.messages:
+        if message.role is Role.ASSISTANT and not _is_trace(message):
+            step += 1
+            yield _model(story, message, step, since)
+            since = message.timestamp
+        elif message.role is Role.TOOL_RESULT:
+            call = unseen.pop(message.tool_call_id or "", None)
+            entry = _result(message) if call is None else _tool(story, call, message)
+            since = max(since, entry.ended_at or 0)
+            yield entry
+    for call in unseen.values():  # they go on, or their result is in a transcript that a reset has ended
+        yield _tool(story, call, None)
+        yield from _wait(story, call)
+    is_calling = any(call.state is not CallState.DONE for call in unseen.values())
+    if run.state is RunState.RUNNING and not is_calling and not _is_left(story):
+        yield TimelineEntry(at=_begun(story, since, None), kind="model", step=step + 1, model=run.model)
+
+
+def _is_left(story: RunStory) -> bool:
+    """Whether no process has gone on with a run since the one that held it ended."""
+    return bool(story.events) and story.events[-1].kind is RunEventKind.INTERRUPTED
+
+
+def _is_trace(message: Message) -> bool:
+    """Whether a message only records a function agent's own call: no model call led to it."""
+    return any("/f/" in call.id for call in message.tool_calls)
+
+
+def _begun(story: RunStory, since: int, until: int | None) -> int:
+    """Tell when a model call began: when what came before it ended, or later where it was resumed or retried."""
+    for event in story.events:
+        if event.kind in (RunEventKind.RESUMED, RunEventKind.RETRY):
+            at = event.until_at or event.at
+            if at > since and (until is None or at <= until):
+                since = at
+    return since if until is None else min(since, until)
+
+
+def _model(story: RunStory, reply: Message, step: int, since: int) -> TimelineEntry:
+    usage = reply.usage
+    thinking = "\n".join(block.thinking for block in reply.content if isinstance(block, ThinkingBlock))
+    return TimelineEntry(
+        at=_begun(story, since, reply.timestamp),
+        ended_at=reply.timestamp,
+        kind="model",
+        step=step,
+        model=reply.model,
+        text=cut(reply.text, TEXT_SHOWN) or None,
+        thinking=cut(thinking, TEXT_SHOWN) or None,
+        tokens_in=None if usage is None else usage.input,
+        tokens_out=None if usage is None else usage.output,
+        cost=None if usage is None else usage.cost,
+        stop_reason=reply.stop_reason,
+    )
+
+
+def _result(result: Message) -> TimelineEntry:
+    """Show a result whose call has no row (any more)."""
+    return TimelineEntry(
+        at=result.timestamp,
+        ended_at=result.timestamp,
+        kind="tool",
+        name=result.tool_name,
+        call_id=result.tool_call_id,
+        result=cut(result.text, TEXT_SHOWN),
+        is_error=bool(result.is_error),
+    )
+
+
+def _tool(story: RunStory, call: ToolCall, result: Message | None) -> TimelineEntry:
+    flow = story.flows.get(call.id, CallFlow())
+    ended_at = call.ended_at if result is None else call.ended_at or result.timestamp
+    return TimelineEntry(
+        at=call.started_at or ended_at or story.run.accepted_at,
+        ended_at=ended_at,
+        kind="tool",
+        step=call.step + 1 if call.step >= 0 else None,
+        name=call.name,
+        call_id=call.id,
+        arguments=_arguments(call.block),
+        result=None if result is None else cut(result.text, TEXT_SHOWN),
+        is_error=None if result is None else bool(result.is_error),
+        session_key=flow.session_key,
+        child_key=flow.session_key if flow.is_child else None,
+        exchange_id=flow.exchange_id,
+        delivery_id=flow.delivery_id,
+    )
+
+
+def _arguments(call: ToolCallBlock) -> Any:
+    """Give the arguments as they are; if they are long, the beginning of them as JSON text."""
+    written = msgspec.json.encode(call.arguments)
+    return call.arguments if len(written) <= TEXT_SHOWN else cut(written.decode(), TEXT_SHOWN)
+
+
+def _wait(story: RunStory, call: ToolCall) -> Iterator[TimelineEntry]:
+    flow = story.flows.get(call.id, CallFlow())
+    if flow.waits_until is not None:
+        yield TimelineEntry(
+            at=call.started_at or story.run.accepted_at,
+            kind="waiting",
+            call_id=call.id,
+            name=call.name,
+            session_key=flow.session_key,
+            exchange_id=flow.exchange_id,
+        )
