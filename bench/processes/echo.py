@@ -12,7 +12,7 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from backchannel.gateway.transport import JoinedWrites
+from backchannel.gateway.ws.transport import JoinedWrites
 
 
 class JoinedProtocol(WebSocketsSansIOProtocol):

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from backchannel.gateway.peers import raise_descriptor_limit
+from backchannel.gateway.ws.peers import raise_descriptor_limit
 
 AGAIN_S = (1.0, 5.0)
 """How soon the first and the last of them come again: not all at the same moment."""

@@ -24,9 +24,9 @@ from backchannel.config.validation import SettingKind, kind_of
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
-from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import EVENTS, Connect
+from backchannel.gateway.ws.connections import Method
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
 from backchannel.version import PROTOCOL_VERSION

@@ -13,7 +13,7 @@ from backchannel.core.contracts import ModelRequest
 from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.messages import Role, Sender
 from backchannel.core.runs import RunState
-from backchannel.gateway.throttling import CREDENTIAL_FAILURES
+from backchannel.gateway.ws.throttling import CREDENTIAL_FAILURES
 from tests.channels.desk import desk
 from tests.gateway.client import connected
 from tests.support.far_end import SECRET, FarEnd, event, signed

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel
-from backchannel.gateway.connections import Limits
 from backchannel.gateway.server import listening
+from backchannel.gateway.ws.connections import Limits
 from tests.cluster.house import gateways
 from tests.gateway.client import OPERATOR, connected
 from tests.support.gateways import CONFIG

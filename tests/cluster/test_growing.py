@@ -16,9 +16,9 @@ from backchannel.core.contracts import ModelEvent, ModelRequest, TextDelta, Thin
 from backchannel.core.facts import GrowthWanted, GrowthWritten
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.connections import OpenWaits
 from backchannel.gateway.openai.following import Pause, follow
 from backchannel.gateway.server import listening
+from backchannel.gateway.ws.connections import OpenWaits
 from backchannel.runtime import echoing, growing
 from backchannel.runtime.events import Event, ReplyGrew
 from backchannel.runtime.growing import WRITTEN_EVERY_S

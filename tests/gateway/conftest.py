@@ -14,8 +14,8 @@ from backchannel.agents.registry import FunctionContext
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import TextBlock, Usage
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.connections import Limits
 from backchannel.gateway.server import Listening, listening
+from backchannel.gateway.ws.connections import Limits
 
 from .client import OPERATOR, Client, connected
 

@@ -11,7 +11,7 @@ import websockets
 
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import TokenScope
-from backchannel.gateway.throttling import CREDENTIAL_FAILURES
+from backchannel.gateway.ws.throttling import CREDENTIAL_FAILURES
 
 from .client import OPERATOR, Client, Refused, opened
 from .conftest import MakeWorld, World

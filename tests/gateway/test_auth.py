@@ -25,7 +25,7 @@ from backchannel.gateway.auth import (
     read_scopes,
 )
 from backchannel.gateway.protocol import TokenScope
-from backchannel.gateway.throttling import (
+from backchannel.gateway.ws.throttling import (
     ADDRESS_FAILURES,
     CREDENTIAL_FAILURES,
     MAX_REMEMBERED,

@@ -12,8 +12,8 @@ from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
 from backchannel.core.messages import Message, Role, encode_message, text_content
 from backchannel.core.runs import Run, RunKind, RunState
-from backchannel.gateway.audiences import MAX_WATCHED
-from backchannel.gateway.events import Subscriptions, lifecycle_of
+from backchannel.gateway.events.audiences import MAX_WATCHED
+from backchannel.gateway.events.subscriptions import Subscriptions, lifecycle_of
 from backchannel.gateway.protocol import number_event
 from backchannel.runtime.clocks import SystemClock
 from backchannel.runtime.events import Event, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import websockets
 
-from backchannel.gateway.connections import Limits
+from backchannel.gateway.ws.connections import Limits
 from backchannel.openclaw.entries import KeyReader
 
 from .client import Client

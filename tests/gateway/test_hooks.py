@@ -21,7 +21,7 @@ from backchannel.core.runs import RunKind, RunState
 from backchannel.errors import StartupError
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
-from backchannel.gateway.throttling import CREDENTIAL_FAILURES
+from backchannel.gateway.ws.throttling import CREDENTIAL_FAILURES
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd, event, signed
 from tests.support.gateways import MAIN, dying, ended, running, session_of, stored, texts_of, transcript_of

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from backchannel.errors import Unavailable
 from backchannel.gateway.mcp.http import McpHttp
 from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, build_server, reporting
-from backchannel.gateway.throttling import CREDENTIAL_FAILURES
+from backchannel.gateway.ws.throttling import CREDENTIAL_FAILURES
 from backchannel.tools.registry import SESSION_TOOLS
 
 from .client import OPERATOR

@@ -17,10 +17,10 @@ from jsonschema_rs import Draft202012Validator
 from starlette.routing import Route
 
 from backchannel.config.load import config_from
-from backchannel.gateway import throttling
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.openapi import build_document
 from backchannel.gateway.server import Listening, listening
+from backchannel.gateway.ws import throttling
 from backchannel.tools.registry import SESSION_TOOLS
 from tests.support.schemathesis_hooks import HOOK, OPERATOR, SECRET
 

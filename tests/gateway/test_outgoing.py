@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backchannel.gateway.protocol import show_event_head
-from backchannel.gateway.websocket import Outgoing
+from backchannel.gateway.ws.websocket import Outgoing
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +129,7 @@ async def test_nothing_is_queued_after_the_end() -> None:
 
 
 async def test_a_close_that_does_not_get_through_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backchannel.gateway.websocket.CLOSE_S", 0.01)
+    monkeypatch.setattr("backchannel.gateway.ws.websocket.CLOSE_S", 0.01)
     out = Outgoing(Pipe().send, 1000)
     out.close(1008, "é" * 200)
     async with asyncio.timeout(20):

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.gateway import peers
-from backchannel.gateway.connections import Limits
+from backchannel.gateway.ws import peers
+from backchannel.gateway.ws.connections import Limits
 
 from .client import OPERATOR, connected
 from .conftest import MakeWorld, World

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import websockets
 
-from backchannel.gateway.connections import Limits
 from backchannel.gateway.methods import METHODS
+from backchannel.gateway.ws.connections import Limits
 
 from .client import OPERATOR, Client
 from .conftest import MakeWorld, World

@@ -12,8 +12,8 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from backchannel.gateway.connections import Limits
-from backchannel.gateway.transport import HEAD_BYTES, LINE_BYTES, JoinedWrites
+from backchannel.gateway.ws.connections import Limits
+from backchannel.gateway.ws.transport import HEAD_BYTES, LINE_BYTES, JoinedWrites
 
 from .client import OPERATOR, connected, opened
 from .conftest import MakeWorld, World

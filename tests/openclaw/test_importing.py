@@ -21,8 +21,8 @@ from backchannel.core.keys import DmScope, KeyScheme, SessionKey
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, Usage, decode_message
 from backchannel.core.sessions import Address, Session, SessionPatch
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.connections import Limits
 from backchannel.gateway.server import listening
+from backchannel.gateway.ws.connections import Limits
 from backchannel.openclaw.exporting import ExportFilter, Exporting
 from backchannel.openclaw.importing import (
     BATCH_MESSAGES,

@@ -35,8 +35,8 @@ from backchannel.gateway.fields import (
     read_thinking,
 )
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.peers import let_in
-from backchannel.gateway.throttling import FailedAttempts, address_of
+from backchannel.gateway.ws.peers import let_in
+from backchannel.gateway.ws.throttling import FailedAttempts, address_of
 from backchannel.tools.base import hash_request
 from backchannel.triggers import hooks
 

@@ -36,13 +36,11 @@ from backchannel.errors import (
     ScopeMissing,
     Unavailable,
 )
-from backchannel.gateway import peers
 from backchannel.gateway.addressing import look_at
 from backchannel.gateway.auth import Access, InvokeParams, OriginCheck, hash_token, invoke_as
-from backchannel.gateway.connections import Connections, Limits, OpenWaits
 from backchannel.gateway.devices import Devices
 from backchannel.gateway.errors import show_error
-from backchannel.gateway.events import Subscriptions
+from backchannel.gateway.events.subscriptions import Subscriptions
 from backchannel.gateway.fields import read_posted
 from backchannel.gateway.hooks import HOOKS_AT, HookDoor
 from backchannel.gateway.mcp.door import McpDoor
@@ -52,10 +50,12 @@ from backchannel.gateway.openai.door import OpenAiDoor
 from backchannel.gateway.openapi import build_document
 from backchannel.gateway.page import PageDoor
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.peers import Peers, let_in, peer_of
 from backchannel.gateway.protocol import TokenScope
-from backchannel.gateway.throttling import LOCAL, FailedAttempts, Proxies, address_of
-from backchannel.gateway.websocket import serve_connection
+from backchannel.gateway.ws import peers
+from backchannel.gateway.ws.connections import Connections, Limits, OpenWaits
+from backchannel.gateway.ws.peers import Peers, let_in, peer_of
+from backchannel.gateway.ws.throttling import LOCAL, FailedAttempts, Proxies, address_of
+from backchannel.gateway.ws.websocket import serve_connection
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged
 from backchannel.core.messages import Role, Usage
 from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.gateway.condition import Amounts, Condition, examine
-from backchannel.gateway.connections import Connections
+from backchannel.gateway.ws.connections import Connections
 from backchannel.runtime.events import Event, Hub
 from backchannel.version import __version__
 

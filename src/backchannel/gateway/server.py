@@ -26,10 +26,10 @@ from backchannel.config.schema_doors import GatewaySettings
 from backchannel.errors import StartupError
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken, check_bind, load_operator_token
-from backchannel.gateway.connections import Limits
 from backchannel.gateway.http import Web
-from backchannel.gateway.peers import Acceptor, raise_descriptor_limit
-from backchannel.gateway.transport import HttpProtocol, WebSocketProtocol
+from backchannel.gateway.ws.connections import Limits
+from backchannel.gateway.ws.peers import Acceptor, raise_descriptor_limit
+from backchannel.gateway.ws.transport import HttpProtocol, WebSocketProtocol
 from backchannel.storage.files.folder import AddressFile, StateFolder
 
 log = structlog.get_logger(__name__)

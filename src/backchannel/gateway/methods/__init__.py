@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from backchannel.gateway.connections import Method
 from backchannel.gateway.methods import (
     approvals,
     catalog,
@@ -39,6 +38,7 @@ from backchannel.gateway.methods import (
     trees,
     usage,
 )
+from backchannel.gateway.ws.connections import Method
 
 METHODS: Mapping[str, Method[Any]] = {
     method.name: method

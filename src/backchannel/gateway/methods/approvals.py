@@ -14,8 +14,8 @@ from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.gateway.addressing import resolve
 from backchannel.gateway.approval_words import ALWAYS, DENY, KIND, ApprovalAsked, ApprovalSnapshot, asked, snapshot
 from backchannel.gateway.auth import APPROVALS
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import show_approval
 from backchannel.wire.answers import Answered, ApprovalsListed

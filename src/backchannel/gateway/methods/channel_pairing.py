@@ -9,10 +9,10 @@ from backchannel.core.policy.pairing import LIFE_MS, MOST_PENDING, Pairing, Pair
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.auth import PAIRING
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.inventory import accounts_of
 from backchannel.gateway.methods.pairing import PairingCodeParams, pairing_approve
 from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 
 _MOST_LISTED = 500
 

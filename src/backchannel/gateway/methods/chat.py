@@ -14,7 +14,6 @@ from backchannel.core.runs import MAX_RUN_S, Accepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, Making
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import address_for_message
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import (
     IdempotencyKey,
     ImagesAttached,
@@ -25,6 +24,7 @@ from backchannel.gateway.fields import (
     read_thinking,
 )
 from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.storage.ids import new_id
 from backchannel.wire.answers import ChatAborted, ChatStarted
 

@@ -10,9 +10,9 @@ import msgspec
 from backchannel.core.policy.approvals import asks
 from backchannel.core.shapes import Answer
 from backchannel.core.text import matches
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 
 _EXEC = "exec"
 

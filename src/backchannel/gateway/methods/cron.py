@@ -15,7 +15,6 @@ from backchannel.core.runs import MAX_RUN_S, Run, RunKind, RunState
 from backchannel.core.shapes import Params, SharedParams
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest, JobExists
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.cron_words import (
     DeliveryGiven,
     JobName,
@@ -35,8 +34,9 @@ from backchannel.gateway.cron_words import (
     show_payload,
     show_schedule,
 )
-from backchannel.gateway.events import error_of
+from backchannel.gateway.events.subscriptions import error_of
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.storage.units.cron import ListedJob
 from backchannel.tools.rows import duration_ms
 from backchannel.wire.answers import JobFired, JobNotFired, JobRemoved

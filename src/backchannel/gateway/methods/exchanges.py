@@ -17,8 +17,8 @@ from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import resolve
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.listing import active_since
 from backchannel.tools.rows import Rows, name_of, show_receipt

@@ -7,7 +7,6 @@ from typing import Any
 
 from backchannel.core.shapes import SharedParams
 from backchannel.gateway.condition import Amounts, examine
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
@@ -18,6 +17,7 @@ from backchannel.gateway.summaries import (
     sessions_counted,
     sessions_summary,
 )
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 from backchannel.wire.answers import Health, Status
 from backchannel.wire.rows import GatewayState

@@ -14,10 +14,10 @@ from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import NotFound
 from backchannel.gateway.addressing import address_for_message, known_agent
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import read_content
 from backchannel.gateway.methods.channels import OK, channel_states
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.triggers import hooks
 from backchannel.version import __version__
 

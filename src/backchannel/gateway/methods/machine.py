@@ -8,8 +8,8 @@ import shutil
 from typing import Any
 
 from backchannel.core.shapes import Answer
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 
 

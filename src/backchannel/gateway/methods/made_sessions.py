@@ -23,10 +23,10 @@ from backchannel.gateway.addressing import (
     look_at,
     no_session,
 )
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, digest_of, read_model, read_thinking
 from backchannel.gateway.methods.chat import ChatSendParams, chat_send, start_run
 from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import ChatStarted
 from backchannel.wire.rows import SessionRow
 

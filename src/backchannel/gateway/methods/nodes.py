@@ -14,11 +14,11 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import Forbidden
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.fields import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import shown_state
 from backchannel.gateway.methods.history import ChatHistory, read_history
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.triggers import nodes
 from backchannel.wire.answers import ChatStarted
 

@@ -12,8 +12,8 @@ from msgspec import field
 
 from backchannel.config.schedules import show_moment
 from backchannel.core.shapes import Answer
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 
 

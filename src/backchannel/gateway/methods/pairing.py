@@ -10,8 +10,8 @@ from backchannel.core.policy.answering import Answerer
 from backchannel.core.policy.pairing import Pairing, PairingState, read_code
 from backchannel.core.shapes import Params
 from backchannel.errors import PairingNotFound
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.wire.answers import PairingAnswered, PairingsListed, PairingsRemoved
 from backchannel.wire.rows import PairingRow

@@ -19,8 +19,7 @@ from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import address_by_id, address_for_message, resolve
-from backchannel.gateway.connections import Call, Method
-from backchannel.gateway.events import error_of
+from backchannel.gateway.events.subscriptions import error_of
 from backchannel.gateway.fields import (
     IdempotencyKey,
     NothingAttached,
@@ -32,6 +31,7 @@ from backchannel.gateway.fields import (
 )
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
 from backchannel.wire.answers import RunShown, RunsListed, TerminalReply, TimelineShown, Waited

@@ -22,8 +22,8 @@ from backchannel.gateway.addressing import (
     operator_keys,
     resolve,
 )
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import preview, title_of
 from backchannel.wire.answers import Changed, Deleted, DeletedSession, Described, Found, SessionRows, Subscribed

@@ -10,9 +10,9 @@ from backchannel.core.policy.slots import SlotUse
 from backchannel.core.shapes import Params
 from backchannel.core.text import made_visible, one_line, quoted
 from backchannel.errors import SlotNotFound
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import NoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import SlotEnded, SlotsListed
 
 _WHAT_SHOWN = 120

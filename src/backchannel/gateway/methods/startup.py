@@ -15,7 +15,6 @@ from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import check_agent, find_by_short_id, resolve
-from backchannel.gateway.connections import Call, Method
 from backchannel.gateway.methods.catalog import (
     CommandShown,
     ModelListed,
@@ -25,6 +24,7 @@ from backchannel.gateway.methods.catalog import (
 )
 from backchannel.gateway.methods.history import LISTED, ChatHistory, read_history, session_or_main
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import Found
 from backchannel.wire.rows import ModelShown, SessionRow
 

@@ -27,7 +27,6 @@ from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound, ScopeMissing, ShuttingDown
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.auth import Access, TokenHolder
-from backchannel.gateway.connections import OpenWaits
 from backchannel.gateway.errors import show_error
 from backchannel.gateway.fields import read_idempotency_key
 from backchannel.gateway.openai import chat, input_items, reading, responses
@@ -35,6 +34,7 @@ from backchannel.gateway.openai.following import Pause, describe_failure, follow
 from backchannel.gateway.openai.reading import Utterance, build_question
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.ws.connections import OpenWaits
 from backchannel.tools.base import hash_request
 
 SESSION_HEADER = "x-backchannel-session"

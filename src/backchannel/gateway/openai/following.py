@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response
 
 from backchannel.core.commands.control_words import is_control_word
 from backchannel.core.runs import Run, RunState
-from backchannel.gateway.connections import OpenWaits
 from backchannel.gateway.errors import NO_RETRY
-from backchannel.gateway.events import error_of
+from backchannel.gateway.events.subscriptions import error_of
 from backchannel.gateway.protocol import KEEP_ALIVE_S
+from backchannel.gateway.ws.connections import OpenWaits
 from backchannel.runtime.events import Event, ReplyGrew, Wanted
 from backchannel.runtime.runtime import Runtime
 

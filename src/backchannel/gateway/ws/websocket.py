@@ -40,11 +40,9 @@ from backchannel.errors import (
 )
 from backchannel.gateway.addressing import check_agent
 from backchannel.gateway.auth import NodeSays, TokenHolder
-from backchannel.gateway.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
 from backchannel.gateway.devices import Issued, ProvenDevice, prove
 from backchannel.gateway.forwarding import OPENCLAW
 from backchannel.gateway.methods import METHODS
-from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (
     CAPABILITIES,
     EVENTS,
@@ -62,6 +60,8 @@ from backchannel.gateway.protocol import (
     show_error,
     show_event_head,
 )
+from backchannel.gateway.ws.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
+from backchannel.gateway.ws.peers import Peer
 from backchannel.triggers.nodes import choose_node
 from backchannel.version import PROTOCOL_VERSION, __version__
 from backchannel.wire.answers import NAMED_PER_AGENT, SessionDefaults

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backchannel.core.runs import Run
-from backchannel.gateway.audiences import Subscriber
+from backchannel.gateway.events.audiences import Subscriber
 from backchannel.gateway.protocol import ShownMessage
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from backchannel.gateway.audiences import Subscriber
+from backchannel.gateway.events.audiences import Subscriber
 
 
 @dataclass(slots=True)

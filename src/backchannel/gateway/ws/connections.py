@@ -20,12 +20,11 @@ from backchannel.core.facts import TokenEnded
 from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.shapes import Params, SharedParams, bad_params
 from backchannel.errors import Forbidden, InvalidRequest, ScopeMissing, ShuttingDown, Unavailable
-from backchannel.gateway.audiences import Subscriber
 from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.devices import Devices
-from backchannel.gateway.events import Subscriptions
+from backchannel.gateway.events.audiences import Subscriber
+from backchannel.gateway.events.subscriptions import Subscriptions
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.peers import Peer
 from backchannel.gateway.protocol import (
     KEEP_ALIVE_S,
     Policy,
@@ -34,7 +33,8 @@ from backchannel.gateway.protocol import (
     TokenScope,
     show_event_head,
 )
-from backchannel.gateway.throttling import FailedAttempts
+from backchannel.gateway.ws.peers import Peer
+from backchannel.gateway.ws.throttling import FailedAttempts
 from backchannel.runtime.events import Event, Hub
 
 T = TypeVar("T")

@@ -39,10 +39,13 @@ from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut
 from backchannel.gateway.approval_words import asked, resolved
-from backchannel.gateway.audiences import Audiences, Subscriber
+from backchannel.gateway.events.audiences import Audiences, Subscriber
+from backchannel.gateway.events.held_ends import HeldEnd, HeldEnds
+from backchannel.gateway.events.places import placed
+from backchannel.gateway.events.run_streams import ChatPiece, RunStream, shown
+from backchannel.gateway.events.session_news import LookUp, SessionNews, unknown_session
+from backchannel.gateway.events.unanswered import Unanswered
 from backchannel.gateway.forwarding import line_for_people
-from backchannel.gateway.held_ends import HeldEnd, HeldEnds
-from backchannel.gateway.places import placed
 from backchannel.gateway.protocol import (
     AgentEvent,
     ChatEvent,
@@ -50,9 +53,6 @@ from backchannel.gateway.protocol import (
     ShownMessage,
     show_event_head,
 )
-from backchannel.gateway.run_streams import ChatPiece, RunStream, shown
-from backchannel.gateway.session_news import LookUp, SessionNews, unknown_session
-from backchannel.gateway.unanswered import Unanswered
 from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted, Wanted
 from backchannel.tools.rows import show_approval, show_delivery
 

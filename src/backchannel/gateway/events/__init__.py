@@ -1,0 +1,1 @@
+"""Events for clients: who is told of what, and in which order."""
