@@ -19,7 +19,7 @@ import pytest
 from backchannel.agents.providers import ANTHROPIC_IMAGE_LIMIT
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.channels.files import BUSY_LIMIT_S, MB, MOST_FILES
-from backchannel.cli.history import text_of
+from backchannel.cli.commands.history import text_of
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.delivery.channels import (
     Channel,

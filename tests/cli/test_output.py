@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from backchannel.cli import output
+from backchannel.cli.commands.history import show_message, text_of
 from backchannel.cli.finding import GatewayAddress, _websocket_url
-from backchannel.cli.history import show_message, text_of
 from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, show_json, until
 from backchannel.core.messages import Message
 

@@ -28,7 +28,7 @@ def test_the_commands_of_the_prompt_are_on_the_page() -> None:
 
 
 def test_the_levels_of_the_command_line_are_levels_of_the_log() -> None:
-    from backchannel.cli.up import LOG_LEVELS
+    from backchannel.cli.commands.up import LOG_LEVELS
 
     assert {level.upper() for level in LOG_LEVELS} <= logging.getLevelNamesMapping().keys()
     assert f"`{ADDRESS_FILE}`" in PAGE.read_text(encoding="utf-8")

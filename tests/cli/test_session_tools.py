@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backchannel.cli.tools import read_value
+from backchannel.cli.commands.tools import read_value
 from backchannel.tools.registry import SESSION_TOOLS
 from tests.tools.shelf import START_MS, Shelf
 
@@ -160,8 +160,8 @@ def test_sessions_are_found_by_label_and_archived_ones_apart(running: Program) -
 
 
 def test_a_list_longer_than_a_page_is_read_page_by_page(running: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    from backchannel.cli import sessions
     from backchannel.cli.client import connected
+    from backchannel.cli.commands import sessions
     from backchannel.cli.options import Options
 
     monkeypatch.setattr(sessions, "PAGE", 2)

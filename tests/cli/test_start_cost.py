@@ -42,7 +42,7 @@ finally:
 
 def _commands_imported_by(*words: str, **env: str) -> set[str]:
     modules = {listed.place.split(".")[0] for listed in COMMANDS.values()}
-    return {name.removeprefix("backchannel.cli.") for name in _imported_by(*words, **env)} & modules
+    return {name.removeprefix("backchannel.cli.commands.") for name in _imported_by(*words, **env)} & modules
 
 
 @pytest.mark.parametrize("words", [("--help",), ("--version",), (), ("sesions",)], ids=str)

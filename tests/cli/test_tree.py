@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from backchannel.cli.client import GatewayClient
+from backchannel.cli.commands.tree import TreeView
 from backchannel.cli.finding import GatewayAddress
-from backchannel.cli.tree import TreeView
 from backchannel.wire.answers import Status
 from tests.tools.shelf import START_MS, Shelf
 

@@ -9,9 +9,9 @@ import subprocess
 import pytest
 
 from backchannel.cli.client import GatewayClient
+from backchannel.cli.commands.sessions import line_of
 from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.live import Lines
-from backchannel.cli.sessions import line_of
 from backchannel.wire.answers import Changed, Deleted
 from backchannel.wire.rows import SessionRow
 from tests.tools.shelf import Shelf

@@ -54,7 +54,7 @@ class Listed(TyperCommand):
     def build(self, name: str) -> Any:
         """Import and build the command itself: a function, or a `Typer` with commands of its own."""
         module, attribute = self.place.split(".")
-        found = getattr(import_module(f"backchannel.cli.{module}"), attribute)
+        found = getattr(import_module(f"backchannel.cli.commands.{module}"), attribute)
         around = typer.Typer(rich_markup_mode=None)
         if isinstance(found, typer.Typer):
             around.add_typer(found, name=name, rich_help_panel=self.rich_help_panel)

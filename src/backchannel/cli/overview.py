@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, GatewayClient, Payload, convert
+from backchannel.cli.commands.runs import WAITS
 from backchannel.cli.failures import retry_text
 from backchannel.cli.live import LOOK_AGAIN_S
-from backchannel.cli.runs import WAITS
 
 if TYPE_CHECKING:
     from backchannel.core.messages import Message

@@ -19,6 +19,8 @@ from typing import TypeVar
 
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link
+from backchannel.cli.commands.history import load_last, show_message
+from backchannel.cli.commands.sessions import show_sessions
 from backchannel.cli.conversation import (
     ReplyView,
     StoppedWaiting,
@@ -28,10 +30,8 @@ from backchannel.cli.conversation import (
 )
 from backchannel.cli.failures import failure_text, interleaved, load_failed, runs_of, show_failure
 from backchannel.cli.finding import NoGateway
-from backchannel.cli.history import load_last, show_message
 from backchannel.cli.options import Options
 from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled, wrapped
-from backchannel.cli.sessions import show_sessions
 from backchannel.cli.ticking import Ticking
 from backchannel.core.commands.control_words import is_silent
 from backchannel.errors import GatewayError

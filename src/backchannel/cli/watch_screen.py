@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backchannel.cli import answers
-from backchannel.cli.deliveries import place_of
+from backchannel.cli.commands.deliveries import place_of
+from backchannel.cli.commands.runs import result_of
+from backchannel.cli.commands.sessions import kind_of, name_of
 from backchannel.cli.live import Drawing
 from backchannel.cli.naming import short_ids, short_key
 from backchannel.cli.options import Options
 from backchannel.cli.output import Long, Rows, age, build_table, clean, until
 from backchannel.cli.overview import OverviewSnapshot
-from backchannel.cli.runs import result_of
-from backchannel.cli.sessions import kind_of, name_of
 from backchannel.core.text import one_line
 
 if TYPE_CHECKING:

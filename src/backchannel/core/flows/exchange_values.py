@@ -21,7 +21,7 @@ from backchannel.core.stored import StoredForm
 
 
 class ExchangeState(StrEnum):
-    """Where an exchange is; `core/flows/exchange.py` tells what moves it."""
+    """The state of an exchange. `core/flows/exchange.py` has the moves."""
 
     PRIMARY = "primary"
     HANDOVER = "handover"

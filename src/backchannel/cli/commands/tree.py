@@ -13,11 +13,11 @@ import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import GatewayClient, connected
+from backchannel.cli.commands.sessions import EMPTY, in_line, name_of, status_of
 from backchannel.cli.live import Lines, watch_table
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
 from backchannel.cli.output import Long, Rows, age, as_plain, clock_time, say, show_json, show_table
-from backchannel.cli.sessions import EMPTY, in_line, name_of, status_of
 from backchannel.core.text import one_line
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import typer
 
 from backchannel.cli import answers
-from backchannel.cli.channels import state_word
 from backchannel.cli.client import connected
-from backchannel.cli.config import look_for_problems, show_findings
+from backchannel.cli.commands.channels import state_word
+from backchannel.cli.commands.config import look_for_problems, show_findings
+from backchannel.cli.commands.slots import show_uses
 from backchannel.cli.finding import NoGateway, find_gateway
 from backchannel.cli.options import DEGRADED, FAILED, AsJson, Options, options_of
 from backchannel.cli.output import age, as_plain, counted, say, say_styled, show_facts, show_json, show_table
-from backchannel.cli.slots import show_uses
 from backchannel.core.text import one_line
 
 SLOTS_SHOWN = 10

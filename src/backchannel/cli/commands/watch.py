@@ -13,13 +13,13 @@ from typing import TypeVar
 import typer
 
 from backchannel.cli import answers
-from backchannel.cli.deliveries import place_of
+from backchannel.cli.commands.deliveries import place_of
+from backchannel.cli.commands.runs import result_of
+from backchannel.cli.commands.sessions import line_of
 from backchannel.cli.live import Piped, deleted_session, is_drawn, keep_watching
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import clean, clock_time, counted, say, show_json
 from backchannel.cli.overview import Overview, OverviewSnapshot
-from backchannel.cli.runs import result_of
-from backchannel.cli.sessions import line_of
 from backchannel.cli.watch_screen import Board
 
 RowT = TypeVar("RowT")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.apps import end_with_reloader, load_app, serve_again_on_change
+from backchannel.cli.commands.page import page_address, page_link
 from backchannel.cli.finding import local_address
 from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import WordWrap, clock_time, console, is_terminal, patience, say, show_json
-from backchannel.cli.page import page_address, page_link
 from backchannel.version import __version__
 
 if TYPE_CHECKING:
