@@ -28,48 +28,47 @@ class Row:
 
 
 ROWS: tuple[Row, ...] = (
-    Row("gateway call", "every method of OpenClaw's that this gateway has"),
+    Row("gateway call", "every method that both gateways have"),
     Row("health", "`health`, `gateway health`"),
-    Row("health", "`health` prints the agents of the gateway and how many sessions they have"),
+    Row("health", "`health` prints the gateway's agents and their number of sessions"),
     Row("status", "`status`"),
     Row(
         "status",
         "`gateway status`",
-        note="yes, with `--url` and `--token`: else it looks for OpenClaw's own gateway on this machine; that it warns "
-        "of another version is no harm",
+        note="yes, with `--url` and `--token`; without them it looks for OpenClaw's own gateway on this machine. "
+        "Ignore its warning about another version",
     ),
     Row(
         "status",
         "`gateway probe`",
-        note="yes; it also tries OpenClaw's own port on this machine and a tunnel over SSH, and says that they failed",
+        note="yes; it also tries OpenClaw's own port and an SSH tunnel, and says that they failed",
     ),
     Row("status", "`gateway usage-cost`"),
     Row(
         "status",
         "`gateway stability`",
-        note="an empty record, as none is kept here: the log, `backchannel status` and the metrics tell what went "
-        "wrong",
+        note="an empty record; see the log, `backchannel status` and the metrics instead",
     ),
     Row(
         "agent",
         "`--agent`, `--session-key`, `--thinking`",
-        note="yes; if the gateway is killed meanwhile, the command ends with an error, and the reply is in the session "
-        "when the gateway is back",
+        note="yes; if the gateway is killed meanwhile, the command fails, and the reply is in the session after "
+        "the restart",
     ),
     Row("agent", "`--session-id`"),
     Row("agent", "`--to`"),
     Row(
         "agent",
         "`--deliver`",
-        note="yes; where nobody has written from a chat, there is none to deliver to, and `backchannel deliveries "
-        "list` says so",
+        note="yes; if nobody has written from a chat, there is no place to deliver to, and `backchannel deliveries"
+        " list` says so",
     ),
     Row("sessions", "`sessions archive`", note="yes; the main session of an agent can only be reset"),
     Row(
         "sessions",
         "`sessions compact`",
-        note="taken, and changes nothing: transcripts are kept whole, and what no longer fits the model's context is "
-        "left out of its request alone",
+        note="accepted, without effect: transcripts stay whole, and only the model's request leaves out what does "
+        "not fit its context",
     ),
     Row("channels", "`channels status`"),
     Row("models", "`models list`"),
@@ -83,56 +82,56 @@ ROWS: tuple[Row, ...] = (
     Row("system", "`system event`"),
     Row("logs", "`logs`, with `--follow`, `--json`, `--limit`"),
     Row("nodes", "`nodes list`, `nodes status`"),
-    Row("nodes", "`nodes describe`", note="yes: what the node says of itself; no command of a node can be called here"),
+    Row("nodes", "`nodes describe`", note="yes: what the node reports; commands of a node cannot be called here"),
     Row("devices", "`devices list`"),
     Row("devices", "`devices remove`, `devices revoke`"),
     Row("approvals", "`approvals pending`, `approvals resolve`"),
     Row(
         "approvals",
         "`approvals get`",
-        note="with `--gateway`: which agents have the tool `exec`, and whether they have to ask; it is changed in the "
-        "configuration",
+        note="with `--gateway`: which agents have the tool `exec`, and whether calls need approval; change it in "
+        "the configuration",
     ),
     Row("skills", "`skills list`"),
     Row(
         "message",
         "`message send`",
-        note="yes, where the channel has a name that OpenClaw knows, such as `telegram` or `slack`: it refuses any "
-        "other, such as `desk`, before it asks the gateway, so name the channel as the platform is named",
+        note="yes, if the channel is named like its platform, such as `telegram` or `slack`; OpenClaw refuses "
+        "names that it does not know, such as `desk`",
     ),
     Row("tui", "the history of a session"),
     Row(
         "tui",
         "`openclaw resume` of a session, by its key or its label",
-        note="yes; a label that is part of other sessions' titles is ambiguous to it",
+        note="yes; a label that is part of another session's title is ambiguous",
     ),
-    Row("tui", "a reply as it is written"),
+    Row("tui", "a streamed reply"),
     Row("tui", "Esc and `/abort`"),
     Row("tui", "what agents say to each other meanwhile"),
     Row("tui", "the report of a sub-agent"),
-    Row("tui", "reading the history again: nothing twice"),
-    Row("tui", "a call of a tool, and what is said before and after it"),
-    Row("tui", "a note that is put into the session"),
-    Row("tui", "two on one session, one of them opened in the middle of a reply"),
+    Row("tui", "reloading the history: no duplicates"),
+    Row("tui", "a tool call, and the text before and after it"),
+    Row("tui", "a note injected into the session"),
+    Row("tui", "two clients on one session, one opened during a reply"),
     Row("tui", "`/sessions`, `/agents`, `/models`"),
     Row("tui", "`/model`, `/think`, `/verbose`", note="yes; `/verbose full` is the same as `on`"),
-    Row("tui", "`/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`", note="taken, and changes nothing here"),
+    Row("tui", "`/reasoning`, `/usage`, `/trace`, `/elevated`, `/fast`", note="accepted, without effect"),
     Row("tui", "`/status`, `/commands`"),
     Row("tui", "`/gateway-status`"),
     Row("tui", "a tool call that waits for permission"),
     Row("tui", "`/new`"),
-    Row("tui", "a session that is new"),
+    Row("tui", "a new session"),
     Row("tui", "`kill -9` of the gateway in the middle of a reply"),
-    Row("acp", "a prompt, and its reply as it is written"),
-    Row("acp", "a call of a tool, and what is said before and after it"),
+    Row("acp", "a prompt, and its streamed reply"),
+    Row("acp", "a tool call, and the text before and after it"),
     Row("acp", "an image in a prompt"),
     Row(
         "acp",
         "a tool call that waits for permission",
-        note="not shown: the editor hears nothing until somebody answers it elsewhere; then the reply goes on",
+        note="not shown: the editor gets nothing until somebody answers elsewhere; then the reply continues",
     ),
     Row("acp", "cancelling"),
-    Row("acp", "listing and loading sessions", note="yes; with `--session`, loading any shows that one"),
+    Row("acp", "listing and loading sessions", note="yes; with `--session`, loading any session shows that one"),
     Row("acp", "what agents said to each other"),
     Row("acp", "a mode of the session"),
     Row("acp", "`kill -9` of the gateway in the middle of a reply"),
@@ -140,36 +139,36 @@ ROWS: tuple[Row, ...] = (
     Row("Control UI", "logging in, and the list of sessions"),
     Row("Control UI", "a conversation: its history, a message, its reply"),
     Row("Control UI", "aborting a run"),
-    Row("Control UI", "searching what was said"),
+    Row("Control UI", "searching messages"),
     Row("Control UI", "a tool call that waits for permission"),
-    Row("Control UI", "a call of a tool, and what is said before and after it"),
+    Row("Control UI", "a tool call, and the text before and after it"),
     Row("Control UI", "the report of a sub-agent"),
-    Row("Control UI", "loading the page anew: nothing twice"),
-    Row("Control UI", "staying logged in when the page is loaded anew"),
-    Row("Control UI", "opening it, and loading it anew, at any of its addresses"),
+    Row("Control UI", "reloading the page: no duplicates"),
+    Row("Control UI", "staying logged in after a reload"),
+    Row("Control UI", "opening and reloading any of its addresses"),
     Row("Control UI", "agents, automations, plugins, systems, logs, approvals, updates, skills"),
     Row(
         "Control UI",
         "usage, activity, and settings: devices, channels, appearance, gateway, security and the like",
-        note="shown, with what there is here: settings are changed in the configuration, and what the page offers to "
-        "set up, such as a channel, is not. What Security says of the policy for commands is a default of the page",
+        note="shown; the page cannot change settings or set up a channel: use the configuration. What Security "
+        "says about the policy for commands is a default of the page",
     ),
     Row(
         "Control UI",
         "the other pages of settings",
-        "they are about what is not here, such as web search, memory and accounts at GitHub",
+        "this gateway does not have these features, such as web search, memory and GitHub accounts",
     ),
-    Row("Control UI", "another origin is told that it is not allowed"),
+    Row("Control UI", "another origin is refused"),
     Row("mcp serve", "listing and reading conversations"),
     Row("mcp serve", "sending to a conversation"),
-    Row("mcp serve", "approvals that wait, and answering them"),
+    Row("mcp serve", "listing and answering approvals"),
     Row(
         "node",
         "`node run` connects, and `nodes status` shows it",
         note="yes, with `--host` and `--port`",
     ),
     Row("library", "`@openclaw/gateway-client`: the handshake, a message, the events of its run"),
-    Row("library", "a call of a tool: its events in their order, with what it returned"),
+    Row("library", "a tool call: its events in order, with its result"),
 )
 
 

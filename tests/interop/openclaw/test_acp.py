@@ -37,7 +37,7 @@ def prompt(bridge: JsonRpc, session: str, text: str) -> int:
     return bridge.begin("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
 
 
-@shows("acp", "a prompt, and its reply as it is written")
+@shows("acp", "a prompt, and its streamed reply")
 def test_a_reply_is_told_as_it_is_written(bridge: JsonRpc, session: str, gateway: GatewayProcess) -> None:
     held = gateway.hold("begun, ", "and ended")
     asked = prompt(bridge, session, "write slowly")
@@ -50,7 +50,7 @@ def test_a_reply_is_told_as_it_is_written(bridge: JsonRpc, session: str, gateway
     bridge.hears("usage_update")
 
 
-@shows("acp", "a call of a tool, and what is said before and after it")
+@shows("acp", "a tool call, and the text before and after it")
 def test_nothing_that_is_said_around_a_call_of_a_tool_is_lost(
     bridge: JsonRpc, session: str, gateway: GatewayProcess
 ) -> None:

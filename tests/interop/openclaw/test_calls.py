@@ -80,14 +80,14 @@ BY_PAIRING = ("channels.pairing.approve", "channels.pairing.dismiss")
 EVERY = {*CALLS, *BY_JOB, *BY_APPROVAL, *BY_DEVICE, *BY_NODE, *BY_PAIRING}
 
 
-@shows("gateway call", "every method of OpenClaw's that this gateway has")
+@shows("gateway call", "every method that both gateways have")
 @pytest.mark.parametrize("method", list(CALLS))
 def test_a_method_answers_what_the_command_asks(openclaw: OpenClaw, method: str) -> None:
     answer = openclaw.call(method, CALLS[method])
     assert not (lacking if ELSEWHERE else missing)(answer, MUST[method]), answer
 
 
-@shows("gateway call", "every method of OpenClaw's that this gateway has")
+@shows("gateway call", "every method that both gateways have")
 def test_a_job_is_shown_changed_run_and_removed_by_its_id(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
     id = openclaw.call("cron.add", {**JOB, "agentId": "main", "name": "by its id"})["id"]
     patch = {"patch": {"enabled": False}}
@@ -98,7 +98,7 @@ def test_a_job_is_shown_changed_run_and_removed_by_its_id(openclaw: OpenClaw, ga
     assert all(job["id"] != id for job in openclaw.call("cron.list", {"includeDisabled": True})["jobs"])
 
 
-@shows("gateway call", "every method of OpenClaw's that this gateway has")
+@shows("gateway call", "every method that both gateways have")
 @pytest.mark.parametrize("method", ["approval.resolve", "plugin.approval.resolve"])
 def test_a_call_that_waits_is_shown_and_answered_by_its_id(
     openclaw: OpenClaw, gateway: GatewayProcess, method: str

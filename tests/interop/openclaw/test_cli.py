@@ -25,7 +25,7 @@ def test_health_is_told(openclaw: OpenClaw) -> None:
     openclaw.answer("gateway", "health")
 
 
-@shows("health", "`health` prints the agents of the gateway and how many sessions they have")
+@shows("health", "`health` prints the gateway's agents and their number of sessions")
 def test_health_is_that_of_the_gateway_and_not_of_this_machine(openclaw: OpenClaw, gateway: GatewayProcess) -> None:
     gateway.call("chat.send", sessionKey="agent:writer:main", message="to be counted")
     gateway.rest()

@@ -137,7 +137,7 @@ def test_a_message_is_sent_and_answered(page: Page) -> None:
     expect(said(page, "You said: hello from the page")).to_have_count(1)
 
 
-@shows("Control UI", "searching what was said")
+@shows("Control UI", "searching messages")
 def test_what_was_said_is_found(page: Page, origin: str) -> None:
     expect(page.get_by_role("textbox", name="Chat composer")).to_be_visible()
     page.goto(f"{origin}/sessions")
@@ -168,7 +168,7 @@ def test_a_call_that_waits_is_shown_and_allowed(page: Page, gateway: GatewayProc
     expect(said(page, "so be it")).to_have_count(1)
 
 
-@shows("Control UI", "a call of a tool, and what is said before and after it")
+@shows("Control UI", "a tool call, and the text before and after it")
 def test_what_is_said_around_a_call_of_a_tool_is_shown_once(page: Page, gateway: GatewayProcess) -> None:
     expect(said(page, "You said: from before")).to_have_count(1)
     gateway.answer(Answer(text="Let me look.", calls=(Call("sessions_list", {"limit": 7}),)), "There they are.")
@@ -197,7 +197,7 @@ def test_a_report_is_shown_once_as_the_words_of_another(page: Page, gateway: Gat
     expect(own.filter(has_text="Result: found")).to_have_count(0)
 
 
-@shows("Control UI", "loading the page anew: nothing twice")
+@shows("Control UI", "reloading the page: no duplicates")
 def test_nothing_is_shown_twice_after_the_page_is_loaded_anew(page: Page) -> None:
     say(page, "said once")
     expect(said(page, "You said: said once")).to_have_count(1)
@@ -205,7 +205,7 @@ def test_nothing_is_shown_twice_after_the_page_is_loaded_anew(page: Page) -> Non
     expect(said(page, "You said: said once")).to_have_count(1)
 
 
-@shows("Control UI", "staying logged in when the page is loaded anew")
+@shows("Control UI", "staying logged in after a reload")
 def test_the_page_is_still_logged_in_when_it_is_loaded_anew(page: Page, gateway: GatewayProcess) -> None:
     expect(said(page, "You said: from before")).to_have_count(1)
     page.reload()
@@ -216,7 +216,7 @@ def test_the_page_is_still_logged_in_when_it_is_loaded_anew(page: Page, gateway:
     assert "login refused" not in gateway.process.logged
 
 
-@shows("Control UI", "staying logged in when the page is loaded anew")
+@shows("Control UI", "staying logged in after a reload")
 def test_every_tab_is_still_logged_in_after_a_restart(
     page: Page, context: BrowserContext, origin: str, gateway: GatewayProcess
 ) -> None:
@@ -235,7 +235,7 @@ def test_every_tab_is_still_logged_in_after_a_restart(
     assert "login refused" not in gateway.process.logged
 
 
-@shows("Control UI", "staying logged in when the page is loaded anew")
+@shows("Control UI", "staying logged in after a reload")
 def test_a_page_whose_token_was_revoked_asks_for_another(page: Page, gateway: GatewayProcess) -> None:
     expect(said(page, "You said: from before")).to_have_count(1)
     page.reload()
@@ -315,7 +315,7 @@ def test_what_sessions_have_used_is_shown(page: Page, gateway: GatewayProcess) -
     expect(page.get_by_text(str(used), exact=True).first).to_be_visible()
 
 
-@shows("Control UI", "opening it, and loading it anew, at any of its addresses")
+@shows("Control UI", "opening and reloading any of its addresses")
 def test_it_is_loaded_at_every_address(page: Page, origin: str) -> None:
     expect(said(page, "You said: from before")).to_have_count(1)
     for address, method in {"/chat/main": "chat.startup", **VIEWS}.items():
@@ -326,7 +326,7 @@ def test_it_is_loaded_at_every_address(page: Page, origin: str) -> None:
             assert method in frames.answered
 
 
-@shows("Control UI", "opening it, and loading it anew, at any of its addresses")
+@shows("Control UI", "opening and reloading any of its addresses")
 @pytest.mark.parametrize("name", ["beside", "9fe58684c0b84fa0800ea3662a8e702a"])
 def test_any_session_is_shown_again_when_its_page_is_loaded_anew(
     page: Page, origin: str, gateway: GatewayProcess, name: str
@@ -368,7 +368,7 @@ def complaints(page: Page) -> Locator:
     return page.get_by_text(COMPLAINTS).locator("visible=true")
 
 
-@shows("Control UI", "another origin is told that it is not allowed")
+@shows("Control UI", "another origin is refused")
 def test_another_origin_is_told_so(context: BrowserContext, packages: Node, gateway: GatewayProcess) -> None:
     with served(packages.folder / "node_modules" / "openclaw" / "dist" / "control-ui") as elsewhere:
         page = logged_in(context, elsewhere, gateway)

@@ -29,7 +29,7 @@ async def test_the_library_connects_sends_and_hears(packages: Node, openclaw: Op
     assert {"chat": "delta", "run": "lib"} in told
 
 
-@shows("library", "a call of a tool: its events in their order, with what it returned")
+@shows("library", "a tool call: its events in order, with its result")
 @pytest.mark.anyio
 async def test_the_library_hears_of_a_call_of_a_tool(packages: Node, gateway: GatewayProcess) -> None:
     gateway.answer(Answer(text="Let me look.", calls=(Call("sessions_list", {"limit": 1}),)), "Here.")

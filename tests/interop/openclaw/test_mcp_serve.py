@@ -49,7 +49,7 @@ def test_a_message_is_sent_to_the_chat(server: JsonRpc, gateway: GatewayProcess)
     assert gateway.posted(2) == ["You said: from a chat", "from an MCP client"]
 
 
-@shows("mcp serve", "approvals that wait, and answering them")
+@shows("mcp serve", "listing and answering approvals")
 def test_a_call_that_waits_is_listed_and_answered(server: JsonRpc, gateway: GatewayProcess) -> None:
     run_id = let_ask(gateway, KEY)
     while not (waiting := call(server, "permissions_list_open")["approvals"]):

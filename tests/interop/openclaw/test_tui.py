@@ -36,7 +36,7 @@ def test_what_was_said_before_is_shown(terminal: Tui) -> None:
     assert terminal.count("failed") == 0, terminal.lines
 
 
-@shows("tui", "a reply as it is written")
+@shows("tui", "a streamed reply")
 def test_a_reply_is_shown_as_it_is_written(terminal: Tui, gateway: GatewayProcess) -> None:
     held = gateway.hold("begun, ", "and ended")
     terminal.submit("write slowly")
@@ -111,7 +111,7 @@ def test_it_is_at_rest_after_agents_have_spoken_to_each_other(terminal: Tui, gat
     assert not terminal.count("Agent-to-agent") and not terminal.count("_SKIP"), terminal.lines
 
 
-@shows("tui", "reading the history again: nothing twice")
+@shows("tui", "reloading the history: no duplicates")
 def test_nothing_is_shown_twice_when_the_history_is_read_again(terminal: Tui) -> None:
     terminal.submit("said once")
     terminal.sees("You said: said once")
@@ -123,7 +123,7 @@ def test_nothing_is_shown_twice_when_the_history_is_read_again(terminal: Tui) ->
     assert terminal.count("said once") == 2, terminal.lines
 
 
-@shows("tui", "a call of a tool, and what is said before and after it")
+@shows("tui", "a tool call, and the text before and after it")
 def test_a_call_of_a_tool_stays_on_the_screen(terminal: Tui, gateway: GatewayProcess) -> None:
     terminal.submit("/verbose on")
     terminal.sees("verbose on |")
@@ -179,14 +179,14 @@ def test_the_fullest_level_of_telling_is_taken_as_the_one_that_there_is(terminal
     terminal.sees("verbose on |")
 
 
-@shows("tui", "a note that is put into the session")
+@shows("tui", "a note injected into the session")
 def test_a_note_is_shown(terminal: Tui, gateway: GatewayProcess) -> None:
     gateway.call("chat.inject", sessionKey=KEY, message="a note from elsewhere", label="note")
     terminal.sees("a note from elsewhere")
     assert terminal.count("a note from elsewhere") == 1
 
 
-@shows("tui", "two on one session, one of them opened in the middle of a reply")
+@shows("tui", "two clients on one session, one opened during a reply")
 def test_another_that_is_opened_in_the_middle_of_a_reply_sees_it_and_stops_it(
     terminal: Tui, openclaw: OpenClaw, gateway: GatewayProcess
 ) -> None:
@@ -253,7 +253,7 @@ def test_a_new_session_is_begun(terminal: Tui) -> None:
     terminal.sees("You said: the first in it")
 
 
-@shows("tui", "a session that is new")
+@shows("tui", "a new session")
 def test_a_session_that_is_new_is_opened_without_a_complaint(terminal: Tui) -> None:
     terminal.submit("/session agent:main:unheard-of")
     terminal.sees("session unheard-of")

@@ -95,23 +95,23 @@ class CommandSpec:
 COMMANDS = (
     CommandSpec(
         CommandName.SEND,
-        "let messages out of this chat's session, hold them back, or follow the rules",
+        "send this session's messages, hold them back, or follow the rules",
         (CommandForm("on"), CommandForm("off"), CommandForm("inherit")),
         Standing.OWNER,
     ),
     CommandSpec(CommandName.NEW, "start a new conversation; the old one is kept"),
-    CommandSpec(CommandName.RESET, "the same as /new"),
-    CommandSpec(CommandName.STOP, "stop what runs here, and the sub-agents that it started"),
-    CommandSpec(CommandName.STATUS, "show what this session is doing, and what it has used"),
+    CommandSpec(CommandName.RESET, "same as /new"),
+    CommandSpec(CommandName.STOP, "stop this session's run and its sub-agents"),
+    CommandSpec(CommandName.STATUS, "show this session's activity and usage"),
     CommandSpec(
         CommandName.MODEL,
-        "show the model of this session and what can be chosen, choose one, or go back to the agent's own",
+        "show or choose this session's model, or go back to the agent's default",
         (CommandForm("list"), CommandForm("default"), CommandForm(argument="ref")),
         alone="list",
     ),
     CommandSpec(
         CommandName.SUBAGENTS,
-        "list the sub-agents of this session, look at one, read its log, or stop it or all",
+        "list this session's sub-agents, show one, read its log, or stop one or all",
         (
             CommandForm("list"),
             CommandForm("info", "child", has_spaces=True),
@@ -122,25 +122,25 @@ COMMANDS = (
     ),
     CommandSpec(
         CommandName.APPROVE,
-        "let a tool call go ahead that waits for an owner's word; with `always`, later ones of this tool here too",
+        "approve a waiting tool call; with `always`, also later calls of this tool here",
         (CommandForm(argument="id"), CommandForm(argument="id", last="always")),
         Standing.OWNER,
     ),
     CommandSpec(
         CommandName.DENY,
-        "do not let a tool call go ahead that waits for an owner's word",
+        "deny a waiting tool call",
         (CommandForm(argument="id"),),
         Standing.OWNER,
     ),
     CommandSpec(
         CommandName.PAIRING,
-        "list the strangers who ask to be let in, let one speak, or ignore them",
+        "list pairing requests, admit a sender, or ignore one",
         (CommandForm("list"), CommandForm("approve", "code"), CommandForm("deny", "code")),
         Standing.OWNER,
         alone="list",
     ),
     CommandSpec(CommandName.HELP, "show the commands"),
-    CommandSpec(CommandName.COMMANDS, "the same as /help"),
+    CommandSpec(CommandName.COMMANDS, "same as /help"),
 )
 _BY_NAME = {spec.name.value: spec for spec in COMMANDS}
 
