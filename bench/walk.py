@@ -18,7 +18,7 @@ from typing import Any
 
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
-from backchannel.gateway.server import Listening, serve
+from backchannel.gateway.server import ListeningServer, serve
 from bench.client import connected
 from bench.processes.models import FREE
 
@@ -27,7 +27,7 @@ async def walk(state: Path) -> Counter[CodeType]:
     """Serve a gateway, and count the calls of one run by function."""
     gateway = Gateway.open({"agents": {"defaults": {"model": FREE.ref}}, "gateway": {"port": 0}}, state=state)
     gateway.add_model(FREE)
-    ready: asyncio.Future[tuple[Listening, OperatorToken]] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[tuple[ListeningServer, OperatorToken]] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(gateway, lambda place, token: ready.set_result((place, token))))
     place, token = await ready
     calls: Counter[CodeType] = Counter()

@@ -13,7 +13,7 @@ import uvloop
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
-from backchannel.gateway.server import Listening, serve
+from backchannel.gateway.server import ListeningServer, serve
 from bench.processes.models import ASKS, ASKS_SECOND, CALLS, FREE, SECOND
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     for model in (FREE, SECOND, ASKS, ASKS_SECOND, CALLS):
         gateway.add_model(model)
 
-    def ready(place: Listening, token: OperatorToken) -> None:
+    def ready(place: ListeningServer, token: OperatorToken) -> None:
         print(msgspec.json.encode({"url": place.websocket_url, "token": token.token}).decode(), flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

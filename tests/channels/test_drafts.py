@@ -19,7 +19,7 @@ from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage, text_content
 from backchannel.core.policy.answering import Answerer
-from backchannel.core.policy.approvals import Decided
+from backchannel.core.policy.approvals import ApprovalDecided
 from backchannel.core.runs import RunKind
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.errors import NotFound
@@ -562,7 +562,7 @@ async def test_nobody_is_typing_while_a_run_waits_for_a_persons_word(tmp_path: P
         await until(platform, lambda: platform.typing.count("D") > 5)
         assert platform.typing.count("C") <= waiting + 1
         approval = at.heard.of(ApprovalChanged)[0].approval
-        await at.gateway.store.answer_approval(approval.id, Decided.APPROVE, Answerer("ann"))
+        await at.gateway.store.answer_approval(approval.id, ApprovalDecided.APPROVE, Answerer("ann"))
         slow.go.set()
         await at_rest(at.gateway)
     assert "done" in platform.texts("C")

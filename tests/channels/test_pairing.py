@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.core.policy.inbound import Admission, Arrival, Routing, check, parse_event, route
+from backchannel.core.policy.inbound import Admission, Arrival, RoutingRules, check, parse_event, route
 from backchannel.core.policy.pairing import APPROVED_TEXT, CODE_LENGTH, LIFE_MS, MOST_PENDING, PairingState
 from backchannel.storage.units.pairing import begin
 from tests.channels.desk import Desk, desk
@@ -220,7 +220,7 @@ async def test_a_stranger_to_whom_another_gateway_has_just_sent_a_code_gets_no_s
     async with street(tmp_path) as here:
         code = await here.code()
         said = check(parse_event(json.dumps(event(**EVE))), channel="desk", now_ms=here.gateway.clock.now_ms())
-        arrival = Arrival(event=said, routed=route(said, Routing(here.gateway.scheme)), admit=_never)
+        arrival = Arrival(event=said, routed=route(said, RoutingRules(here.gateway.scheme)), admit=_never)
         await here.gateway.store.driver.write(begin, arrival)  # as if this one had looked before the other's commit
         assert here.rows("SELECT code FROM pairings") == [(code,)] and len(await here.world.receipts()) == 1
 

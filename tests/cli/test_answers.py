@@ -16,7 +16,7 @@ from backchannel.cli.conversation import ReplyView, send_message
 from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.options import Options
 from backchannel.errors import GatewayError, Unavailable
-from backchannel.wire.answers import SessionRows, Subscribed
+from backchannel.wire.answers import EventsSubscribed, SessionRows
 
 DEFAULTS = {"defaultAgentId": "main", "mainKey": "main", "mainSessionKey": "agent:main:main", "scope": "per-sender"}
 HELLO = {"type": "hello-ok", "snapshot": {"sessionDefaults": DEFAULTS}}
@@ -73,7 +73,7 @@ def test_a_gateway_whose_database_is_away_is_said_to_be_so_once_and_waited_for(m
         _linked(address, heard, pauses) as link,
     ):
         for _ in range(2):
-            assert link.ask(lambda client: client.call("sessions.subscribe", Subscribed)).subscribed
+            assert link.ask(lambda client: client.call("sessions.subscribe", EventsSubscribed)).subscribed
 
     assert heard == [f"The gateway cannot do this now: {away}. Waiting (Ctrl-C stops waiting) ...", "It works again."]
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.0, 3.0]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from backchannel.cli.client import GatewayClient
 from backchannel.cli.finding import GatewayAddress
-from backchannel.wire.answers import Invoked, Subscribed
+from backchannel.wire.answers import EventsSubscribed, ToolInvoked
 
 from .program import Program, Terminal, Up
 
@@ -29,8 +29,8 @@ def _talking(program: Program) -> Iterator[Terminal]:
 def _spawn(program: Program, up: Up, task: str) -> None:
     """Start a sub-agent of the main session, and wait until its result was delivered."""
     with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
-        client.call("sessions.subscribe", Subscribed)
-        client.call("tools.invoke", Invoked, tool="sessions_spawn", args={"task": task}, sessionKey="main")
+        client.call("sessions.subscribe", EventsSubscribed)
+        client.call("tools.invoke", ToolInvoked, tool="sessions_spawn", args={"task": task}, sessionKey="main")
         while not any(
             event["event"] == "delivery" and event["payload"]["state"] == "sent" for event in client.events()
         ):

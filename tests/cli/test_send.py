@@ -11,7 +11,7 @@ import pytest
 
 from backchannel.cli.client import GatewayClient
 from backchannel.cli.finding import GatewayAddress
-from backchannel.wire.answers import Subscribed
+from backchannel.wire.answers import EventsSubscribed
 
 from .conftest import Provider
 from .program import Program, Up
@@ -161,7 +161,7 @@ def _two_agents(provider: Provider) -> str:
 def _sending(program: Program, up: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Send, and wait for the first words of the reply."""
     with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
-        client.call("sessions.subscribe", Subscribed)
+        client.call("sessions.subscribe", EventsSubscribed)
         sending = subprocess.Popen(
             program.command("send", *words), env=program.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -11,7 +11,7 @@ import pytest
 
 from backchannel.cli.client import GatewayClient
 from backchannel.cli.finding import GatewayAddress
-from backchannel.wire.answers import Subscribed
+from backchannel.wire.answers import EventsSubscribed
 
 from .conftest import Provider
 from .program import Program, Up
@@ -174,7 +174,7 @@ def test_an_agents_token_sees_the_work_and_the_receipt(running: Program) -> None
 def _following(program: Program, up: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Spawn, and wait for the first words."""
     with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
-        client.call("sessions.subscribe", Subscribed)
+        client.call("sessions.subscribe", EventsSubscribed)
         following = subprocess.Popen(
             program.command("spawn", *words, "--follow"),
             env=program.env,

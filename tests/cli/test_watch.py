@@ -12,7 +12,7 @@ from backchannel.cli.client import GatewayClient
 from backchannel.cli.commands.sessions import line_of
 from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.live import Lines
-from backchannel.wire.answers import Changed, Deleted
+from backchannel.wire.answers import SessionDeleted, SessionPatched
 from backchannel.wire.rows import SessionRow
 from tests.tools.shelf import Shelf
 
@@ -57,14 +57,14 @@ def test_a_piped_watch_prints_a_line_for_each_session_that_changes(program: Prog
     with program.up() as first, program.piped("sessions", "--watch") as watcher:
         assert _next(watcher).split()[2:] == ["agent:main:main", "idle"]
         with GatewayClient.connect(GatewayAddress(first.url.replace("http", "ws"), program.token)) as client:
-            client.call("sessions.patch", Changed, key="cron:nightly", label="by night")
+            client.call("sessions.patch", SessionPatched, key="cron:nightly", label="by night")
             assert _next(watcher).split(maxsplit=2)[2] == 'agent:main:cron:nightly  idle  "by night"'
-            client.call("sessions.delete", Deleted, key="cron:nightly")
+            client.call("sessions.delete", SessionDeleted, key="cron:nightly")
             assert _next(watcher).split()[2:] == ["agent:main:cron:nightly", "deleted"]
         first.kill()
         with program.up() as second:
             with GatewayClient.connect(GatewayAddress(second.url.replace("http", "ws"), program.token)) as client:
-                client.call("sessions.patch", Changed, key="cron:daily", label="by day")
+                client.call("sessions.patch", SessionPatched, key="cron:daily", label="by day")
             assert "agent:main:cron:daily" in _next(watcher)
             watcher.send_signal(signal.SIGINT)
             _, told = watcher.communicate(timeout=PATIENCE_S)

@@ -18,10 +18,10 @@ from backchannel.core.delivery.channels import Channel, ChannelSettings, Inbound
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import SessionChanged
 from backchannel.core.policy.answering import Answerer
-from backchannel.core.policy.approvals import Decided
+from backchannel.core.policy.approvals import ApprovalDecided
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.events import Event, Wanted
+from backchannel.runtime.events import Event, ListenerWants
 from tests.cluster.house import LEASE_S, execute, gateways, knows, until
 from tests.runtime.test_approvals import ASKING, Desk, asked, posting
 from tests.support.gateways import CONFIG, MAIN, echo, ended
@@ -147,7 +147,7 @@ async def test_a_list_of_jobs_on_one_gateway_hears_that_another_has_changed_it(t
             assert isinstance(event, SessionChanged)
             reasons.append(event.reason)
 
-        other.runtime.hub.listen(on_event, SessionChanged, elsewhere=True, wants=lambda: Wanted(everything=True))
+        other.runtime.hub.listen(on_event, SessionChanged, elsewhere=True, wants=lambda: ListenerWants(everything=True))
         await one.cron.add(CronJob(id="a", agent_id="main", schedule="every 1h", message="hello"))
         await until(lambda: "job" in reasons)
 
@@ -167,7 +167,7 @@ async def test_a_call_that_waits_on_one_gateway_is_allowed_on_another(tmp_path: 
     async with gateways(tmp_path, url, model, config=ASKING, equip=desk.equip) as (one, other):
         run = await one.submit("main", "hello")
         (approval,) = await asked(one)
-        await other.store.answer_approval(approval.id, Decided.APPROVE, Answerer("somebody"))
+        await other.store.answer_approval(approval.id, ApprovalDecided.APPROVE, Answerer("somebody"))
         assert (await ended(other, run.id, 10)).reply == "so: posted hello"
     assert desk.posted == ["hello"]
 

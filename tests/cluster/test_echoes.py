@@ -15,7 +15,7 @@ from backchannel.core.facts import MessageAppended, RunChanged
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from backchannel.runtime import echoing
-from backchannel.runtime.events import Event, Wanted
+from backchannel.runtime.events import Event, ListenerWants
 from tests.cluster.house import PATIENCE_S, execute, gateways, until
 from tests.support.gateways import echo, ended, held, texts_of, with_defaults
 
@@ -32,13 +32,13 @@ def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Word]:
     """What gateways have heard of each other and read."""
     words: list[Word] = []
-    hear = echoing.Echoing._echo
+    hear = echoing.EchoService._echo
 
-    async def noting(self: echoing.Echoing, heard: Sequence[Word]) -> None:
+    async def noting(self: echoing.EchoService, heard: Sequence[Word]) -> None:
         words.extend(heard)
         await hear(self, heard)
 
-    monkeypatch.setattr(echoing.Echoing, "_echo", noting)
+    monkeypatch.setattr(echoing.EchoService, "_echo", noting)
     return words
 
 
@@ -81,7 +81,7 @@ async def test_what_nobody_waits_for_is_not_read_by_another_gateway(tmp_path: Pa
         for n in range(5):
             assert await one.ask(f"agent:main:session{n}", "hello") == "re: hello"
         other.runtime.hub.listen(
-            heard.append, RunChanged, elsewhere=True, wants=lambda: Wanted(sessions=[{"agent:main:watched"}])
+            heard.append, RunChanged, elsewhere=True, wants=lambda: ListenerWants(sessions=[{"agent:main:watched"}])
         )
         await one.ask("agent:main:watched", "hello")
         await one.ask("agent:main:session0", "hello")
@@ -142,7 +142,9 @@ async def test_whoever_follows_a_run_on_another_gateway_is_told_how_it_ended_tho
         run = await one.submit("main", "go")
         await reached.wait()
         heard: list[Event] = []
-        wanted = Wanted(sessions=[{run.session_key}]) if followed == "the session" else Wanted(runs={run.id})
+        wanted = (
+            ListenerWants(sessions=[{run.session_key}]) if followed == "the session" else ListenerWants(runs={run.id})
+        )
         other.runtime.hub.listen(heard.append, RunChanged, MessageAppended, elsewhere=True, wants=lambda: wanted)
         await until(lambda: run.id in other.runtime.house._elsewhere._read)
         gate.set()
@@ -168,7 +170,7 @@ async def test_whoever_wrote_a_message_that_another_gateway_answers_is_told_how_
         await other.submit("agent:main:slow", "go")
         await busy.wait()
         heard: list[Event] = []
-        wanted = Wanted(sessions=[{"agent:main:main"}])
+        wanted = ListenerWants(sessions=[{"agent:main:main"}])
         other.runtime.hub.listen(heard.append, RunChanged, elsewhere=True, wants=lambda: wanted)
         await other.submit("main", "and then?")
         gate.set()
@@ -184,7 +186,7 @@ async def test_words_are_sent_after_the_server_has_ended_the_connection_that_sen
     async with gateways(tmp_path, url, model, lease_s=60) as (one, other):
         await known(one, other)
         heard: list[Event] = []
-        wanted = Wanted(sessions=[{"agent:main:main"}])
+        wanted = ListenerWants(sessions=[{"agent:main:main"}])
         other.runtime.hub.listen(heard.append, RunChanged, elsewhere=True, wants=lambda: wanted)
         await until(lambda: _is_wanted(one, "agent:main:main"))
         await one.submit("main", "go")

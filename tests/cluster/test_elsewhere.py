@@ -11,7 +11,7 @@ from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.core.facts import MessageAppended
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
-from backchannel.runtime.events import Event, Wanted
+from backchannel.runtime.events import Event, ListenerWants
 from tests.cluster.house import PATIENCE_S, execute, gateways, until
 from tests.support.gateways import CONFIG, echo, ended, held, session_of, texts_of
 
@@ -67,7 +67,7 @@ async def test_whoever_watches_on_one_gateway_sees_what_is_said_on_another(tmp_p
                 if len(said) == 2:
                     complete.set()
 
-        other.runtime.hub.listen(on_event, elsewhere=True, wants=lambda: Wanted(everything=True))
+        other.runtime.hub.listen(on_event, elsewhere=True, wants=lambda: ListenerWants(everything=True))
         await one.ask("main", "hello")
         async with asyncio.timeout(PATIENCE_S):
             await complete.wait()

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from backchannel.config import Finding, config_from
+from backchannel.config import ConfigFinding, config_from
 from backchannel.errors import ConfigError
 
 SECRET = "0123456789abcdef"
 
 
-def findings(mapping: dict[str, Any]) -> list[Finding]:
+def findings(mapping: dict[str, Any]) -> list[ConfigFinding]:
     try:
         return list(config_from(mapping).warnings)
     except ConfigError as error:
-        return [Finding(**problem) for problem in error.details["problems"]]
+        return [ConfigFinding(**problem) for problem in error.details["problems"]]
 
 
 def errors(mapping: dict[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from backchannel.core.flows.exchange import open_exchange, step
 from backchannel.core.flows.exchange_values import Action, AddNote, Deliver, Event, Exchange, Party, Reopen, SendRequest
-from backchannel.core.flows.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
+from backchannel.core.flows.flow import AbortRun, FlowRefused, QueueRun, RunEnded, Settle
 from backchannel.core.keys import SessionKey
 from backchannel.core.policy.limits import ExchangeLimitSettings, Lineage
 from backchannel.core.runs import Chain, RunState
@@ -40,7 +40,7 @@ def request(**given: Any) -> SendRequest:
 def opened(max_turns: int = 2, **given: Any) -> Exchange:
     """Begin an exchange."""
     result = open_exchange(request(**given), (), ExchangeLimitSettings(max_ping_pong_turns=max_turns))
-    assert not isinstance(result, Refused)
+    assert not isinstance(result, FlowRefused)
     return result[0]
 
 

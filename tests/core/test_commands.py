@@ -14,7 +14,7 @@ from backchannel.core.commands.commands import (
     CommandName,
     CommandReply,
     CommandSpec,
-    Standing,
+    Rank,
     may_use,
     parse,
 )
@@ -130,29 +130,29 @@ def test_a_usage_reply_repeats_only_the_beginning_of_what_came() -> None:
     assert len(reply.text) < 200
 
 
-@pytest.mark.parametrize(("spec", "standing"), list(itertools.product(COMMANDS, Standing)), ids=str)
+@pytest.mark.parametrize(("spec", "standing"), list(itertools.product(COMMANDS, Rank)), ids=str)
 def test_some_are_for_owners_the_rest_for_authorised_senders_and_nothing_for_strangers(
-    spec: CommandSpec, standing: Standing
+    spec: CommandSpec, standing: Rank
 ) -> None:
-    expected = standing is Standing.OWNER or (standing is Standing.AUTHORISED and spec.name not in OWNERS_ONLY)
+    expected = standing is Rank.OWNER or (standing is Rank.AUTHORISED and spec.name not in OWNERS_ONLY)
     decision = may_use(spec, standing)
     assert decision.allowed is expected
     assert expected or (decision.rule is not None and f"/{spec.name}" in decision.reason)
 
 
 def test_an_operator_is_an_owner_only_with_the_scope_admin() -> None:
-    assert Standing.of_operator(is_admin=True) is Standing.OWNER
-    assert Standing.of_operator(is_admin=False) is Standing.AUTHORISED
+    assert Rank.of_operator(is_admin=True) is Rank.OWNER
+    assert Rank.of_operator(is_admin=False) is Rank.AUTHORISED
 
 
 def test_every_command_is_registered_once_and_shown_in_help_to_those_who_may_use_it() -> None:
     assert [spec.name for spec in COMMANDS] == list(CommandName)
-    owners, others = help_text(Standing.OWNER), help_text(Standing.AUTHORISED)
+    owners, others = help_text(Rank.OWNER), help_text(Rank.AUTHORISED)
     assert all(spec.usage in owners and spec.summary in owners for spec in COMMANDS)
     assert "/send on|off|inherit" in owners
     assert "/send" not in others
     assert "/model list|default|<ref>" in others
-    assert help_text(Standing.STRANGER) == ""
+    assert help_text(Rank.STRANGER) == ""
 
 
 def _writings(spec: CommandSpec) -> list[str]:

@@ -18,14 +18,14 @@ from backchannel.core.flows.exchange_values import (
     ExchangeOutcome,
     ExchangeState,
     Party,
-    Retried,
     SessionInterrupted,
+    StepRetried,
     WaitEnd,
     WaitEnded,
     read_exchange,
     write_exchange,
 )
-from backchannel.core.flows.flow import QueueRun, Refused, RunEnded, Settle
+from backchannel.core.flows.flow import FlowRefused, QueueRun, RunEnded, Settle
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.policy.limits import ExchangeLimitSettings, Lineage, Wait
 from backchannel.core.runs import Chain, RunKind, RunState
@@ -59,7 +59,7 @@ STATES: dict[str, Exchange] = {
     "primary, loop over": after(ALONE, change(A, Change.RESET)),
     "primary, requester gone": after(ALONE, change(A, Change.DELETE)),
     "primary, cancelled": after(ALONE, change(B, Change.RESET)),
-    "primary, retried": after(ALONE, ended(ALONE, None, RunState.ERROR), Retried(run_id="p1")),
+    "primary, retried": after(ALONE, ended(ALONE, None, RunState.ERROR), StepRetried(run_id="p1")),
     "handover": HANDOVER,
     "handover, loop over": after(HANDOVER, change(B, Change.STOP)),
     "handover, cancelled": after(HANDOVER, change(B, Change.DELETE)),
@@ -101,10 +101,10 @@ EVENTS: dict[str, Callable[[Exchange], Event]] = {
     },
     "B reset at work": lambda x: change(B, Change.RESET, x.run_id or "elsewhere"),
     "B stop at work": lambda x: change(B, Change.STOP, x.run_id or "elsewhere"),
-    "retry": lambda x: Retried(),
-    "retry of the run": lambda x: Retried(run_id="x1/announce/1"),
-    "retry of the primary": lambda x: Retried(run_id="p1"),
-    "retry of a turn": lambda x: Retried(run_id="x1/turn/1"),
+    "retry": lambda x: StepRetried(),
+    "retry of the run": lambda x: StepRetried(run_id="x1/announce/1"),
+    "retry of the primary": lambda x: StepRetried(run_id="p1"),
+    "retry of a turn": lambda x: StepRetried(run_id="x1/turn/1"),
 }
 
 SILENT = ("blank", "nothing", "reply skip", "other word")
@@ -309,25 +309,27 @@ def test_an_operators_message_is_not_said_to_come_from_a_session() -> None:
 @pytest.mark.parametrize(("is_waiting", "is_refused"), [(True, True), (False, False)])
 def test_a_circle_is_refused_only_when_the_send_would_wait(is_waiting: bool, is_refused: bool) -> None:
     result = open_with(waits=(Wait(str(B.key), str(A.key)),), is_waiting=is_waiting)
-    assert isinstance(result, Refused) is is_refused
-    if isinstance(result, Refused):
+    assert isinstance(result, FlowRefused) is is_refused
+    if isinstance(result, FlowRefused):
         assert f"{A.name} → {B.name} → {A.name}" in result.decision.reason
 
 
 def test_waiting_on_oneself_is_refused() -> None:
-    assert isinstance(open_with(target=A, is_waiting=True), Refused)
-    assert not isinstance(open_with(target=A), Refused)
+    assert isinstance(open_with(target=A, is_waiting=True), FlowRefused)
+    assert not isinstance(open_with(target=A), FlowRefused)
 
 
 def test_an_operator_that_waits_closes_no_circle() -> None:
-    assert not isinstance(open_with(requester=None, is_waiting=True, waits=(Wait(str(B.key), str(A.key)),)), Refused)
+    assert not isinstance(
+        open_with(requester=None, is_waiting=True, waits=(Wait(str(B.key), str(A.key)),)), FlowRefused
+    )
 
 
 def test_a_chain_that_has_gone_too_far_is_refused_with_its_path() -> None:
     for result in (open_with(hops=2), open_with(runs=3)):
-        assert isinstance(result, Refused)
+        assert isinstance(result, FlowRefused)
         assert " → ".join((*ORIGIN.path, B.name)) in result.decision.reason
-    assert not isinstance(open_with(hops=3, runs=4), Refused)
+    assert not isinstance(open_with(hops=3, runs=4), FlowRefused)
 
 
 # No loop
@@ -451,7 +453,7 @@ def test_a_failed_announce_tells_why_and_can_be_retried(state: RunState) -> None
     assert isinstance(settle, Settle)
     assert str(state) in settle.reason
     assert "the provider said no" in settle.reason
-    again, (_, run) = step(failed, Retried())
+    again, (_, run) = step(failed, StepRetried())
     assert isinstance(run, QueueRun)
     assert (run.id, again.run_id, again.outcome) == ("x1/announce/2", "x1/announce/2", None)
     _, actions = step(again, ended(again, "Clean up."))

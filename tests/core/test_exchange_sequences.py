@@ -20,8 +20,8 @@ from backchannel.core.flows.exchange_values import (
     Exchange,
     ExchangeOutcome,
     ExchangeState,
-    Retried,
     SessionInterrupted,
+    StepRetried,
     WaitEnd,
     WaitEnded,
     read_exchange,
@@ -77,7 +77,7 @@ class World:
         self._watch(before, event)
         now, actions = step(before, event, address_now=None)
         assert read_exchange(write_exchange(now)) == now
-        if before.state is ExchangeState.DONE and not isinstance(event, Retried):
+        if before.state is ExchangeState.DONE and not isinstance(event, StepRetried):
             assert (now, actions) == (before, ())
         if not (isinstance(event, RunEnded) and event.run_id == now.run_id):
             assert step(now, event) == (now, ()), "the same event again does nothing"
@@ -93,7 +93,7 @@ class World:
                 self.has_had_reply |= before.turn == 1
             case SessionInterrupted(change=Change.RESET) if event.active_run is not None:
                 self.reasons_for_announces += 1
-            case Retried():
+            case StepRetried():
                 self.reasons_for_announces += 1
 
     def _count(self, actions: tuple[Action, ...]) -> None:
@@ -195,7 +195,7 @@ def test_a_retry_ends_too_and_settles_nothing_twice(
 ) -> None:
     world = _live(setup, events, last)
     outcome = world.exchange.outcome
-    world.feed(Retried(run_id=run_id))
+    world.feed(StepRetried(run_id=run_id))
     world.drain(last)
     settled = sum(isinstance(action, (Settle, Deliver)) for action in world.actions)
     if world.exchange.outcome is outcome is not ExchangeOutcome.FAILED:

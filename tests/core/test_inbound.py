@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.commands.commands import Command, CommandName, CommandReply, Standing
+from backchannel.core.commands.commands import Command, CommandName, CommandReply, Rank
 from backchannel.core.delivery.channels import ChannelSettings, InboundEvent, InboundId
 from backchannel.core.keys import ChatType, DmScope, KeyScheme, SessionKey
 from backchannel.core.policy.inbound import (
     MAX_AGE_MS,
     BindingMatchSettings,
     BindingSettings,
-    Routing,
+    RoutingRules,
     Verdict,
     admit,
     check,
@@ -144,7 +144,7 @@ DIRECT_KEYS = {
 def test_a_message_belongs_to_the_session_that_its_chat_and_the_settings_say(
     scope: DmScope, linked: bool, type: ChatType, thread: str | None
 ) -> None:
-    routing = Routing(KeyScheme(dm_scope=scope), LINKS if linked else {})
+    routing = RoutingRules(KeyScheme(dm_scope=scope), LINKS if linked else {})
     event = read(chatType=type, accountId="Work", threadId=thread)
     routed = route(event, routing)
     if type is ChatType.DIRECT:
@@ -158,16 +158,16 @@ def test_a_message_belongs_to_the_session_that_its_chat_and_the_settings_say(
 
 def test_threads_are_topics_on_telegram_only() -> None:
     event = read("discord", chatType="channel", threadId="9")
-    assert str(route(event, Routing(KeyScheme())).key) == "agent:main:discord:channel:c1:thread:9"
+    assert str(route(event, RoutingRules(KeyScheme())).key) == "agent:main:discord:channel:c1:thread:9"
 
 
 def test_a_channel_to_telegram_of_any_name_has_topics() -> None:
     event = read("tg", chatType="group", threadId="9")
-    assert str(route(event, Routing(KeyScheme()), thread_word="topic").key) == "agent:main:tg:group:c1:topic:9"
+    assert str(route(event, RoutingRules(KeyScheme()), thread_word="topic").key) == "agent:main:tg:group:c1:topic:9"
 
 
 def test_one_person_on_two_channels_shares_a_session_when_linked_and_scoped_per_peer() -> None:
-    routing = Routing(KeyScheme(dm_scope=DmScope.PER_PEER), LINKS)
+    routing = RoutingRules(KeyScheme(dm_scope=DmScope.PER_PEER), LINKS)
     keys = {route(event, routing).key for event in (read(), read("discord", senderId="99"))}
     assert keys == {SessionKey.parse("agent:main:direct:alice")}
     assert str(route(read("discord"), routing).key) == "agent:main:direct:bob"
@@ -176,12 +176,12 @@ def test_one_person_on_two_channels_shares_a_session_when_linked_and_scoped_per_
 @pytest.mark.parametrize("scope", [scope for scope in DmScope if scope is not DmScope.MAIN])
 @pytest.mark.parametrize("sender", ["alice", "Alice"])
 def test_nobody_joins_a_linked_person_by_having_their_name_as_id(scope: DmScope, sender: str) -> None:
-    routing = Routing(KeyScheme(dm_scope=scope), LINKS)
+    routing = RoutingRules(KeyScheme(dm_scope=scope), LINKS)
     assert route(read(senderId=sender), routing).key != route(read(), routing).key
 
 
 def test_with_the_global_scope_direct_chats_are_one_session_and_groups_are_not() -> None:
-    routing = Routing(KeyScheme(global_scope=True, dm_scope=DmScope.PER_PEER))
+    routing = RoutingRules(KeyScheme(global_scope=True, dm_scope=DmScope.PER_PEER))
     assert str(route(read(), routing).key) == "agent:main:global"
     assert str(route(read(chatType="group"), routing).key) == "agent:main:telegram:group:c1"
 
@@ -208,7 +208,7 @@ def bind(agent: str, channel: str, account: str | None = None, chat: str | None 
     ],
 )
 def test_the_first_binding_that_matches_chooses_the_agent(bindings: list[BindingSettings], agent: str) -> None:
-    routed = route(read(accountId="work"), Routing(KeyScheme(), bindings=bindings))
+    routed = route(read(accountId="work"), RoutingRules(KeyScheme(), bindings=bindings))
     assert (routed.agent, routed.key) == (agent, SessionKey.of(agent, "main"))
 
 
@@ -227,12 +227,12 @@ def test_the_first_binding_that_matches_chooses_the_agent(bindings: list[Binding
 def test_a_session_is_called_what_the_channel_calls_the_chat(
     scope: DmScope, fields: dict[str, str], name: str | None
 ) -> None:
-    assert route(read(**fields), Routing(KeyScheme(dm_scope=scope))).display_name == name
+    assert route(read(**fields), RoutingRules(KeyScheme(dm_scope=scope))).display_name == name
 
 
 def test_ids_too_long_for_a_key_are_refused() -> None:
     with pytest.raises(InvalidSessionKey):
-        route(read(chatType="group", chatId="x" * 512), Routing(KeyScheme()))
+        route(read(chatType="group", chatId="x" * 512), RoutingRules(KeyScheme()))
 
 
 IDS = st.text(min_size=1, max_size=20)
@@ -245,7 +245,7 @@ def test_any_ids_make_a_key_that_reads_back_and_an_address_that_keeps_them(
     event = InboundEvent(
         channel="desk", chat_type=type, chat_id=chat, thread_id=thread, sender_id=sender, message_id="1", text="x"
     )
-    routed = route(event, Routing(KeyScheme(dm_scope=scope), LINKS))
+    routed = route(event, RoutingRules(KeyScheme(dm_scope=scope), LINKS))
     assert SessionKey.parse(str(routed.key)) == routed.key
     assert (routed.address.to, routed.address.thread_id) == (chat, thread)
 
@@ -264,16 +264,16 @@ def channel(**settings: Any) -> ChannelSettings:
 @pytest.mark.parametrize(
     ("sender", "allow_from", "standing"),
     [
-        ("Olga", (), Standing.OWNER),
-        ("Olga", ("*",), Standing.OWNER),
-        ("Bob", (), Standing.STRANGER),
-        ("Bob", ("Bob",), Standing.AUTHORISED),
-        ("bob", ("Bob",), Standing.STRANGER),
-        ("Bob", ("*",), Standing.AUTHORISED),
-        ("Bob", ("B*",), Standing.STRANGER),
+        ("Olga", (), Rank.OWNER),
+        ("Olga", ("*",), Rank.OWNER),
+        ("Bob", (), Rank.STRANGER),
+        ("Bob", ("Bob",), Rank.AUTHORISED),
+        ("bob", ("Bob",), Rank.STRANGER),
+        ("Bob", ("*",), Rank.AUTHORISED),
+        ("Bob", ("B*",), Rank.STRANGER),
     ],
 )
-def test_owners_and_those_allowed_may_speak(sender: str, allow_from: tuple[str, ...], standing: Standing) -> None:
+def test_owners_and_those_allowed_may_speak(sender: str, allow_from: tuple[str, ...], standing: Rank) -> None:
     assert standing_of(sender, channel(allow_from=allow_from)) is standing
 
 
@@ -331,7 +331,7 @@ def test_other_bots_speak_where_allowed_but_their_commands_are_ordinary_text() -
 def test_a_command_is_carried_out_for_those_who_may_and_answered_to_those_who_may_not() -> None:
     owner = admit(read(senderId="Olga", text="/send off"), channel(), DENIED)
     assert owner.command == Command(CommandName.SEND, "off")
-    assert owner.standing is Standing.OWNER
+    assert owner.standing is Rank.OWNER
     other = admit(read(text="/send off"), channel(), ALLOWED)
     assert isinstance(other.command, CommandReply) and "/send is for owners only" in other.command.text
     assert other.rule == "channels.<name>.owners"

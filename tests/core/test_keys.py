@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backchannel.core.caller_keys import CallerKeys, LookedUp, Resolved, Written
+from backchannel.core.caller_keys import CallerKeys, LookedUp, SessionResolved, WrittenAddress
 from backchannel.core.keys import (
     MAX_KEY_LENGTH,
     ChatType,
@@ -48,7 +48,7 @@ def as_operator(scheme: KeyScheme | None = None) -> CallerKeys:
     return CallerKeys(scheme or KeyScheme(), None)
 
 
-def store_with(*keys: SessionKey) -> Callable[[Written], LookedUp]:
+def store_with(*keys: SessionKey) -> Callable[[WrittenAddress], LookedUp]:
     return lambda written: LookedUp(key_exists=written.key in keys)
 
 
@@ -360,8 +360,8 @@ def test_reserved_keys_are_not_listed(word: str) -> None:
 )
 def test_a_session_may_write_words_full_keys_and_bare_keys_of_its_agent(written: str, key: str) -> None:
     caller = as_session("agent:ops:cron:nightly")
-    assert caller.resolve(written, store_with()) == Resolved(parse(key), exists=False)
-    assert caller.resolve(written, store_with(parse(key))) == Resolved(parse(key), exists=True)
+    assert caller.resolve(written, store_with()) == SessionResolved(parse(key), exists=False)
+    assert caller.resolve(written, store_with(parse(key))) == SessionResolved(parse(key), exists=True)
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_a_session_id_leads_to_the_session_that_has_it_now() -> None:
     key = parse("agent:ops:telegram:group:42")
     written = as_operator().read(SESSION_ID.upper())
     assert written.session_id == SESSION_ID
-    assert as_operator().choose(written, LookedUp(id_key=key, id_is_current=True)) == Resolved(
+    assert as_operator().choose(written, LookedUp(id_key=key, id_is_current=True)) == SessionResolved(
         key, exists=True, session_id=SESSION_ID
     )
 
@@ -447,14 +447,14 @@ def test_the_id_of_a_deleted_session_names_nothing_however_it_is_read() -> None:
         with pytest.raises(SessionNotFound, match=SESSION_ID):
             as_operator().choose(written, LookedUp(id_is_deleted=True))
     made = as_operator().choose(as_operator().read_id(SESSION_ID), LookedUp())
-    assert made == Resolved(parse(f"agent:main:explicit:{SESSION_ID}"), exists=False)
+    assert made == SessionResolved(parse(f"agent:main:explicit:{SESSION_ID}"), exists=False)
 
 
 def test_a_key_wins_over_a_session_id() -> None:
     caller = as_session("agent:ops:main")
     found = LookedUp(key_exists=True, id_key=parse("agent:main:main"), id_is_current=True)
     chosen = caller.resolve(SESSION_ID, lambda _: found)
-    assert chosen == Resolved(parse(f"agent:ops:{SESSION_ID}"), exists=True)
+    assert chosen == SessionResolved(parse(f"agent:ops:{SESSION_ID}"), exists=True)
 
 
 def test_a_replaced_session_id_names_the_key_as_the_caller_sees_it() -> None:
@@ -474,7 +474,7 @@ def test_a_missing_session_id_or_plain_word_is_not_found(written: str) -> None:
 
 def test_a_plain_word_finds_the_custom_session_of_that_name() -> None:
     key = parse("agent:main:notes")
-    assert as_operator().resolve("notes", store_with(key)) == Resolved(key, exists=True)
+    assert as_operator().resolve("notes", store_with(key)) == SessionResolved(key, exists=True)
 
 
 def test_a_session_id_of_a_reserved_session_is_not_found() -> None:
@@ -579,7 +579,7 @@ def test_what_a_caller_is_shown_it_can_pass_back(caller: CallerKeys, key: Sessio
     key = caller.scheme.in_force(key)
     if not caller.scheme.is_listed(key):
         return
-    assert caller.resolve(caller.show(key), store_with(key)) == Resolved(key, exists=True)
+    assert caller.resolve(caller.show(key), store_with(key)) == SessionResolved(key, exists=True)
 
 
 @given(any_caller, any_key)

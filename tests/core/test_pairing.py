@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from backchannel.core.commands.commands import Standing
+from backchannel.core.commands.commands import Rank
 from backchannel.core.delivery.channels import ChannelSettings, InboundEvent
 from backchannel.core.keys import ChatType
 from backchannel.core.policy.inbound import Admission, Verdict, admit, is_pairing_asked, standing_of
 from backchannel.core.policy.pairing import (
     LIFE_MS,
     MOST_PENDING,
-    Acquaintance,
-    Pairing,
+    PairingRecord,
     PairingState,
+    SenderKnown,
     code_text,
     paired_text,
     waiting_text,
@@ -31,17 +31,17 @@ def pairing(
     *,
     sender_id: str = "eve",
     sender_name: str = "Eve",
-) -> Pairing:
+) -> PairingRecord:
     where = ("agent:main:main", '{"channel":"desk","to":"C"}')
-    return Pairing(1, "desk", "default", sender_id, sender_name, "ABCD2345", state, *where, at)
+    return PairingRecord(1, "desk", "default", sender_id, sender_name, "ABCD2345", state, *where, at)
 
 
-def known(pairing: Pairing | None = None, pending: int = 0) -> Acquaintance:
-    return Acquaintance(pairing, pending, NOW)
+def known(pairing: PairingRecord | None = None, pending: int = 0) -> SenderKnown:
+    return SenderKnown(pairing, pending, NOW)
 
 
 def meet(
-    acquaintance: Acquaintance | None,
+    acquaintance: SenderKnown | None,
     settings: ChannelSettings = PAIRS,
     policy: SendDecision = ALLOWED,
     *,
@@ -79,7 +79,7 @@ def test_a_stranger_in_a_direct_chat_is_sent_a_code() -> None:
     ],
 )
 def test_a_stranger_who_waits_or_was_denied_and_one_too_many_is_ignored(
-    acquaintance: Acquaintance, because: str
+    acquaintance: SenderKnown, because: str
 ) -> None:
     admission = meet(acquaintance)
     assert admission.verdict is Verdict.IGNORE and because in admission.reason
@@ -100,10 +100,10 @@ def test_nobody_is_sent_a_code_in_a_group_nor_a_bot_nor_where_nothing_may_be_sai
 
 def test_who_was_let_in_is_authorised_and_never_an_owner_and_only_while_the_channel_pairs() -> None:
     approved = known(pairing(PairingState.APPROVED, at=0))
-    assert standing_of("eve", PAIRS, approved) is Standing.AUTHORISED
-    assert standing_of("eve", ChannelSettings(), approved) is Standing.STRANGER
-    assert standing_of("eve", PAIRS, known(pairing(PairingState.DENIED))) is Standing.STRANGER
-    assert standing_of("olga", PAIRS, approved) is Standing.OWNER
+    assert standing_of("eve", PAIRS, approved) is Rank.AUTHORISED
+    assert standing_of("eve", ChannelSettings(), approved) is Rank.STRANGER
+    assert standing_of("eve", PAIRS, known(pairing(PairingState.DENIED))) is Rank.STRANGER
+    assert standing_of("olga", PAIRS, approved) is Rank.OWNER
     assert (
         meet(approved).verdict is Verdict.ANSWER and meet(approved, chat_type=ChatType.GROUP).verdict is Verdict.ANSWER
     )

@@ -16,7 +16,7 @@ from backchannel.core.flows.spawn import announce_id, being_stopped, first_run, 
 from backchannel.core.flows.spawn_texts import announce_prompt, post_text
 from backchannel.core.flows.spawn_values import (
     Action,
-    Cancelled,
+    ChildCancelled,
     ChildRunEnded,
     Event,
     Findings,
@@ -35,7 +35,7 @@ from backchannel.core.sessions import WEBCHAT
 from .spawns import ADDRESS, CHILD, ENDED_AT, FINDINGS, A, after, ended, outcome, parse, spawned
 
 FAILED = (RunState.ERROR, RunState.TIMEOUT, RunState.ABORTED)
-CANCELLED = Cancelled(reason="its requester was stopped", at=7_000)
+CANCELLED = ChildCancelled(reason="its requester was stopped", at=7_000)
 
 # Every state with every event
 
@@ -337,7 +337,7 @@ RUN_ENDS = st.builds(
     reply=REPLIES,
     error=st.sampled_from([None, "boom"]),
 )
-CANCELS = st.builds(Cancelled, reason=st.sampled_from(["stopped", "deleted"]), at=st.integers(1, 2**53))
+CANCELS = st.builds(ChildCancelled, reason=st.sampled_from(["stopped", "deleted"]), at=st.integers(1, 2**53))
 SEQUENCES = st.lists(st.one_of(RUN_ENDS, RUN_ENDS, RUN_ENDS, CANCELS), max_size=10)
 STARTS = st.builds(
     spawned,
@@ -372,7 +372,7 @@ class World:
     def _check(self, before: Spawn, event: Event, now: Spawn, actions: tuple[Action, ...], *, is_taken: bool) -> None:
         assert read_spawn(write_spawn(now)) == now
         assert step(now, event) == (now, ()), "the same event again does nothing"
-        if before.state is SpawnState.DONE or not (is_taken or isinstance(event, Cancelled)):
+        if before.state is SpawnState.DONE or not (is_taken or isinstance(event, ChildCancelled)):
             assert (now, actions) == (before, ())
         for action in actions:
             if isinstance(action, QueueRun):
@@ -380,7 +380,7 @@ class World:
                 assert self.child_end.state is RunState.OK
                 self.open_runs.add(action.id)
             elif isinstance(action, AbortRun):
-                assert isinstance(event, Cancelled)
+                assert isinstance(event, ChildCancelled)
                 self.open_runs.remove(action.run_id)
         assert self.open_runs == ({now.run_id} - {None})
         assert len(self.open_runs) == (now.state is not SpawnState.DONE)

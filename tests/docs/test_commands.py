@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from backchannel.core.commands.commands import COMMANDS, Standing
+from backchannel.core.commands.commands import COMMANDS, Rank
 
 from .pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "use-chat-commands.md"
-WHO = {Standing.AUTHORISED: "everyone who is answered", Standing.OWNER: "owners"}
+WHO = {Rank.AUTHORISED: "everyone who is answered", Rank.OWNER: "owners"}
 
 
 def test_every_chat_command_has_its_row_and_no_other_has() -> None:

@@ -14,7 +14,7 @@ from backchannel.agents.registry import FunctionContext
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import TextBlock, Usage
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.server import Listening, listening
+from backchannel.gateway.server import ListeningServer, listening
 from backchannel.gateway.ws.connections import Limits
 
 from .client import OPERATOR, Client, connected
@@ -46,7 +46,7 @@ class Speaker:
 class World:
     """The gateway, where it listens, and what holds its agents back."""
 
-    def __init__(self, gateway: Gateway, at: Listening, release: asyncio.Event) -> None:
+    def __init__(self, gateway: Gateway, at: ListeningServer, release: asyncio.Event) -> None:
         self.gateway = gateway
         self.at = at
         self.release = release

@@ -17,7 +17,7 @@ from backchannel.core.contracts import Clock, ModelRequest
 from backchannel.core.messages import Role, Usage
 from backchannel.core.runs import Run
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.server import Listening, listening
+from backchannel.gateway.server import ListeningServer, listening
 
 from .client import OPERATOR
 
@@ -28,7 +28,7 @@ SAID: Any = [{"role": "user", "content": "hello"}]
 class Door:
     """A gateway with the door open, and the client."""
 
-    def __init__(self, gateway: Gateway, at: Listening, model: ScriptedModel) -> None:
+    def __init__(self, gateway: Gateway, at: ListeningServer, model: ScriptedModel) -> None:
         self.gateway = gateway
         self.at = at
         self.model = model

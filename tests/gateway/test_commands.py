@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
-from backchannel.core.commands.commands import COMMANDS, Command, CommandName, Standing, parse
+from backchannel.core.commands.commands import COMMANDS, Command, CommandName, Rank, parse
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
@@ -154,9 +154,7 @@ async def test_a_command_is_done_once_though_the_gateway_dies_before_it_answers(
 async def _carry_out(gateway: Gateway, text: str) -> str:
     written = parse(text)
     assert written is not None
-    return await gateway.commands.carry_out(
-        written, gateway.key("main"), Standing.OWNER, idempotency_key="k", digest="d"
-    )
+    return await gateway.commands.carry_out(written, gateway.key("main"), Rank.OWNER, idempotency_key="k", digest="d")
 
 
 async def test_stop_counts_the_turn_that_waits_behind_the_run(tmp_path: Path) -> None:
@@ -171,7 +169,7 @@ async def test_stop_counts_the_turn_that_waits_behind_the_run(tmp_path: Path) ->
         asked.set()
         await heard.until(lambda: ("turn", "queued") in [(kind, state) for _, kind, state in talk.runs()])
         written = Command(CommandName.STOP)
-        said = await talk.gateway.commands.carry_out(written, talk.gateway.key(A), Standing.OWNER)
+        said = await talk.gateway.commands.carry_out(written, talk.gateway.key(A), Rank.OWNER)
         assert said == "Stopped 2 runs."
         await settled(talk.gateway)
         assert [state for _, kind, state in talk.runs() if kind == "turn"] == ["aborted"]

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from backchannel.config.load import config_from
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.openapi import build_document
-from backchannel.gateway.server import Listening, listening
+from backchannel.gateway.server import ListeningServer, listening
 from backchannel.gateway.ws import throttling
 from backchannel.tools.registry import SESSION_TOOLS
 from tests.support.schemathesis_hooks import HOOK, OPERATOR, SECRET
@@ -41,7 +41,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def served(state: Path, **config: Any) -> AsyncIterator[tuple[Gateway, Listening]]:
+async def served(state: Path, **config: Any) -> AsyncIterator[tuple[Gateway, ListeningServer]]:
     doors = {"port": 0, "auth": {"token": OPERATOR}, **config.pop("gateway", {})}
     agents = {"list": [{"id": "main", "model": "builtin/demo"}, {"id": "other", "model": "builtin/demo"}]}
     gateway = Gateway(config_from({"agents": agents, "gateway": doors, **config}, {}, state=state))

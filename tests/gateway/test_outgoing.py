@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backchannel.gateway.protocol import show_event_head
-from backchannel.gateway.ws.websocket import Outgoing
+from backchannel.gateway.ws.websocket import OutgoingFrames
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ def event(size: int) -> str:
     return show_event_head("chat", "x" * size)
 
 
-async def drain(pipe: Pipe, out: Outgoing) -> None:
+async def drain(pipe: Pipe, out: OutgoingFrames) -> None:
     pipe.reads.set()
     out.close(1000, "done")
     await out.write()
@@ -43,7 +43,7 @@ async def drain(pipe: Pipe, out: Outgoing) -> None:
 
 async def test_what_is_queued_is_sent_in_order_before_the_close() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 1000)
+    out = OutgoingFrames(pipe.send, 1000)
     for _ in range(3):
         out.send_event(event(1), droppable=False)
     await drain(pipe, out)
@@ -53,7 +53,7 @@ async def test_what_is_queued_is_sent_in_order_before_the_close() -> None:
 
 async def test_deltas_are_left_out_first_and_the_gap_shows() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 1500)
+    out = OutgoingFrames(pipe.send, 1500)
     out.send_event(event(400), droppable=True)
     out.send_event(event(400), droppable=False)
     out.send_event(event(400), droppable=True)  # does not fit: left out
@@ -64,7 +64,7 @@ async def test_deltas_are_left_out_first_and_the_gap_shows() -> None:
 
 async def test_when_that_is_not_enough_the_connection_is_closed() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 1000)
+    out = OutgoingFrames(pipe.send, 1000)
     out.send_event(event(400), droppable=False)
     writing = asyncio.create_task(out.write())
     await asyncio.sleep(0)  # the writer now waits for the client
@@ -81,7 +81,7 @@ async def test_when_that_is_not_enough_the_connection_is_closed() -> None:
 
 async def test_a_client_that_reads_is_not_closed_for_much_at_once() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 1000)
+    out = OutgoingFrames(pipe.send, 1000)
     for _ in range(5):
         out.send_event(event(400), droppable=False)
     await drain(pipe, out)
@@ -90,7 +90,7 @@ async def test_a_client_that_reads_is_not_closed_for_much_at_once() -> None:
 
 async def test_what_counts_is_the_memory_of_a_text_not_its_characters() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 10_000)
+    out = OutgoingFrames(pipe.send, 10_000)
     out.send("x" * 2000)
     out.send("x" * 1999 + "😀")  # four bytes for each
     assert out.held_bytes > 10_000
@@ -100,7 +100,7 @@ async def test_what_counts_is_the_memory_of_a_text_not_its_characters() -> None:
 
 async def test_what_the_transport_holds_counts_too() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 1000, unsent=lambda: 900)
+    out = OutgoingFrames(pipe.send, 1000, unsent=lambda: 900)
     out.send_event(event(10), droppable=False)
     writing = asyncio.create_task(out.write())
     await asyncio.sleep(0)  # the writer now waits for the client
@@ -111,7 +111,7 @@ async def test_what_the_transport_holds_counts_too() -> None:
 
 async def test_one_large_answer_is_sent_whatever_the_limit() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 100)
+    out = OutgoingFrames(pipe.send, 100)
     out.send("x" * 1000)
     pipe.reads.set()
     out.close(1000, "")
@@ -121,7 +121,7 @@ async def test_one_large_answer_is_sent_whatever_the_limit() -> None:
 
 async def test_nothing_is_queued_after_the_end() -> None:
     pipe = Pipe()
-    out = Outgoing(pipe.send, 1000)
+    out = OutgoingFrames(pipe.send, 1000)
     out.close(1000, "done")
     out.send("late")
     await drain(pipe, out)
@@ -130,7 +130,7 @@ async def test_nothing_is_queued_after_the_end() -> None:
 
 async def test_a_close_that_does_not_get_through_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backchannel.gateway.ws.websocket.CLOSE_S", 0.01)
-    out = Outgoing(Pipe().send, 1000)
+    out = OutgoingFrames(Pipe().send, 1000)
     out.close(1008, "é" * 200)
     async with asyncio.timeout(20):
         await out.send_close()

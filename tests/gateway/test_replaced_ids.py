@@ -13,7 +13,7 @@ import pytest
 from backchannel.agents.registry import FunctionContext
 from backchannel.core.delivery.channels import Channel, OutboundPart, Sent
 from backchannel.core.keys import SessionKey
-from backchannel.core.sessions import Making, SessionPatch
+from backchannel.core.sessions import NewSession, SessionPatch
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from backchannel.storage.sqlite.driver import SqliteDriver
@@ -63,7 +63,7 @@ class Race:
         """Send a request whose session is deleted, and made anew, after it was looked up and before its commit."""
         self.disk.goes_on.clear()
         store, driver = self.gateway.store, cast(SqliteDriver, self.gateway.store.driver)
-        deleted, made = store.delete_session(KEY), store.make_session(KEY, Making(settings=SessionPatch()))
+        deleted, made = store.delete_session(KEY), store.make_session(KEY, NewSession(settings=SessionPatch()))
         await until(lambda: not driver._waiting)  # they are in the commit that is held
         queue = await self.client.begin(method, params)
         await until(lambda: unit in [waiting.name for waiting in driver._waiting])

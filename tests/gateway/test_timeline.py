@@ -12,7 +12,7 @@ from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.messages import Usage
-from backchannel.core.policy.approvals import Decided
+from backchannel.core.policy.approvals import ApprovalDecided
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from tests.runtime.test_approvals import Desk, answer, asked
@@ -216,7 +216,7 @@ async def test_a_call_that_waits_for_a_persons_word_shows_for_how_long_and_what_
         assert kinds(before) == ["queued", "model", "tool", "waiting"]
         assert (before[3]["approvalId"], before[3]["status"], before[3]["name"]) == (approval.id, "pending", "post")
         assert "endedAt" not in before[3]
-        await answer(gateway, approval, Decided.APPROVE)
+        await answer(gateway, approval, ApprovalDecided.APPROVE)
         await ended(gateway, run.id)
         after = await timeline(gateway, run.id)
     assert kinds(after) in (

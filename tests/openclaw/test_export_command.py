@@ -14,8 +14,8 @@ import pytest
 
 from backchannel.cli.client import Link, connected
 from backchannel.cli.options import NO_GATEWAY, CommandFailed, Options
-from backchannel.openclaw.exporting import READ_AHEAD, ExportFilter, Exporting, ListedSession
-from backchannel.wire.answers import Changed, Deleted
+from backchannel.openclaw.exporting import READ_AHEAD, ExportFilter, ListedSession, SessionExport
+from backchannel.wire.answers import SessionDeleted, SessionPatched
 from tests.cli.program import Program, Up
 
 from .their_folders import AT, GROUP_ID, MAIN_ID, lines, openclaw, said, write
@@ -95,7 +95,7 @@ def test_only_the_sessions_asked_for_are_exported(filled: Program) -> None:
 @pytest.mark.usefixtures("up")
 def test_deleted_sessions_are_exported_only_when_asked_for(filled: Program) -> None:
     with connected(Options(state=filled.state)) as client:
-        client.call("sessions.delete", Deleted, key=GROUP)
+        client.call("sessions.delete", SessionDeleted, key=GROUP)
     filled.answer("export", "live")
     filled.answer("export", "all", "--archived")
 
@@ -147,7 +147,7 @@ def test_an_export_goes_on_when_the_gateway_comes_back(filled: Program) -> None:
     folder = filled.home / "out"
     heard: list[str] = []
     with filled.up() as first, Link(Options(state=filled.state), heard.append) as link:
-        writing = Exporting(link, folder, ExportFilter()).run()
+        writing = SessionExport(link, folder, ExportFilter()).run()
         written = [next(writing)]
         first.kill()
         assert not (folder / "agents" / "main" / "sessions" / "sessions.json").exists()
@@ -161,10 +161,10 @@ def test_an_export_goes_on_when_the_gateway_comes_back(filled: Program) -> None:
 
 def test_a_session_is_written_as_it_was_when_it_was_listed(filled: Program) -> None:
     with filled.up(), Link(Options(state=filled.state), print) as link:
-        writing = Exporting(link, filled.home / "out", ExportFilter()).run()
+        writing = SessionExport(link, filled.home / "out", ExportFilter()).run()
         first = next(writing)
         with connected(Options(state=filled.state)) as client:
-            client.call("sessions.reset", Changed, key="agent:research-bot:cron:nightly")
+            client.call("sessions.reset", SessionPatched, key="agent:research-bot:cron:nightly")
         last = [*writing][-1]
 
     assert (first.key, last.key) == (MAIN, "agent:research-bot:cron:nightly")

@@ -23,20 +23,20 @@ from backchannel.core.sessions import Address, Session, SessionPatch
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from backchannel.gateway.ws.connections import Limits
-from backchannel.openclaw.exporting import ExportFilter, Exporting
+from backchannel.openclaw.exporting import ExportFilter, SessionExport
 from backchannel.openclaw.importing import (
     BATCH_MESSAGES,
     MOST_PROBLEMS,
     DryRun,
     ImportAction,
-    Importing,
     ImportReport,
+    SessionImport,
     SessionResult,
     StoreTarget,
 )
 from backchannel.storage.sqlite.file import SqliteDatabase
 from backchannel.storage.store import Store
-from backchannel.storage.units.imports import Batch, Offered
+from backchannel.storage.units.imports import Batch, MessageOffered
 from tests.openclaw.values import SCHEME, conversations
 from tests.storage.support import Host, converse, transcript
 from tests.support.kill import KillAt, When
@@ -71,16 +71,16 @@ async def take(host: Host, folder: Path, scheme: KeyScheme = SCHEME) -> ImportRe
     """Import a folder as the command does, in a process of its own."""
     store = await host.start()
     try:
-        return await Importing(folder, scheme, StoreTarget(store, writes_files=True)).run()
+        return await SessionImport(folder, scheme, StoreTarget(store, writes_files=True)).run()
     finally:
         await host.stop()
 
 
 async def dry_run(host: Host, folder: Path) -> ImportReport:
     if not host.database.exists():
-        return await Importing(folder, SCHEME, DryRun(None)).run()
+        return await SessionImport(folder, SCHEME, DryRun(None)).run()
     with SqliteDatabase(host.database).open_reader() as reader:
-        return await Importing(folder, SCHEME, DryRun(reader)).run()
+        return await SessionImport(folder, SCHEME, DryRun(reader)).run()
 
 
 async def export(host: Host, folder: Path, limits: Limits | None = None) -> None:
@@ -93,7 +93,7 @@ async def export(host: Host, folder: Path, limits: Limits | None = None) -> None
 
 def _export(options: Options, folder: Path) -> None:
     with Link(options, print) as link:
-        list(Exporting(link, folder, ExportFilter(archived=True)).run())
+        list(SessionExport(link, folder, ExportFilter(archived=True)).run())
 
 
 async def read_all(host: Host) -> dict[str, tuple[Session, list[Message]]]:
@@ -480,7 +480,7 @@ async def _killed(host: Host, folder: Path, faults: KillAt) -> bool:
     """Import until the process dies; tells whether it did."""
     with suppress(asyncio.CancelledError):
         store = await host.start(faults=faults)
-        await Importing(folder, SCHEME, StoreTarget(store, writes_files=True)).run()
+        await SessionImport(folder, SCHEME, StoreTarget(store, writes_files=True)).run()
     is_dead = bool(host.fatal)
     await host.end()
     return is_dead
@@ -500,7 +500,7 @@ async def test_nobody_sees_half_of_a_session(theirs: Path, tmp_path: Path) -> No
 
 async def _fill(store: Store, said: list[tuple[Session, list[Message]]]) -> None:
     for session, messages in said:
-        offered = [Offered(line, (message.id,), message) for line, message in enumerate(messages)]
+        offered = [MessageOffered(line, (message.id,), message) for line, message in enumerate(messages)]
         taken = await store.take_session(session, Batch(0, offered, is_last=True))
         assert taken.refusal is None and taken.label_holder is None and not taken.without_id
 

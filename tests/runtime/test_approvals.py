@@ -19,7 +19,7 @@ from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
 from backchannel.core.policy.answering import Answerer
-from backchannel.core.policy.approvals import Approval, ApprovalState, Decided
+from backchannel.core.policy.approvals import Approval, ApprovalDecided, ApprovalState
 from backchannel.core.runs import RunState
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.gateway.app import Gateway
@@ -77,7 +77,7 @@ async def waits_again(state: Path, gateway: Gateway) -> None:
                 await gateway.store.check_writable()
 
 
-async def answer(gateway: Gateway, approval: Approval, decision: Decided, **more: Any) -> Approval:
+async def answer(gateway: Gateway, approval: Approval, decision: ApprovalDecided, **more: Any) -> Approval:
     return await gateway.store.answer_approval(approval.id, decision, OLGA, **more)
 
 
@@ -88,7 +88,7 @@ async def test_a_call_waits_for_a_word_and_goes_ahead_with_it(tmp_path: Path) ->
         (approval,) = await asked(gateway)
         assert (approval.run_id, approval.tool, approval.args) == ("r", "post", {"text": "hello"})
         assert desk.posted == [] and (await stored(gateway, "r")).state is RunState.RUNNING
-        answered = await answer(gateway, approval, Decided.APPROVE)
+        answered = await answer(gateway, approval, ApprovalDecided.APPROVE)
         assert (answered.state, answered.answered_by) == (ApprovalState.APPROVED, "olga")
         assert (await ended(gateway, "r")).reply == "so: posted hello"
     assert desk.posted == ["hello"]
@@ -98,7 +98,7 @@ async def test_a_call_that_is_denied_is_not_carried_out_and_the_model_is_told(tm
     desk = Desk()
     async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
-        await answer(gateway, (await asked(gateway))[0], Decided.DENY)
+        await answer(gateway, (await asked(gateway))[0], ApprovalDecided.DENY)
         assert "denied" in ((await ended(gateway, "r")).reply or "")
     assert desk.posted == []
 
@@ -114,9 +114,9 @@ async def test_while_it_waits_its_slot_is_free_and_its_lane_is_not(tmp_path: Pat
         assert second.run_id == other.id
         assert (await stored(gateway, "behind")).state is RunState.QUEUED
         for each in (second, approval):
-            await answer(gateway, each, Decided.APPROVE)
+            await answer(gateway, each, ApprovalDecided.APPROVE)
             await ended(gateway, each.run_id)
-        await answer(gateway, (await asked(gateway))[0], Decided.APPROVE)
+        await answer(gateway, (await asked(gateway))[0], ApprovalDecided.APPROVE)
         assert (await ended(gateway, "behind")).state is RunState.OK
 
 
@@ -130,7 +130,7 @@ async def test_the_question_stands_over_any_number_of_crashes_and_is_asked_once(
         (approval,) = await asked(gateway)
         run = await stored(gateway, "r")
         assert (run.state, run.crashes) == (RunState.RUNNING, 0)
-        await answer(gateway, approval, Decided.APPROVE)
+        await answer(gateway, approval, ApprovalDecided.APPROVE)
         assert (await ended(gateway, "r")).reply == "so: posted hello"
     assert desk.posted == ["hello"]
 
@@ -145,7 +145,7 @@ async def test_a_question_stands_if_the_rule_or_the_tool_is_gone_after_a_start(t
     async with running(tmp_path, model(), config=config) as gateway:
         await waits_again(tmp_path, gateway)
         desk.equip(gateway)  # as a server that takes long to start
-        await answer(gateway, (await asked(gateway))[0], Decided.APPROVE)
+        await answer(gateway, (await asked(gateway))[0], ApprovalDecided.APPROVE)
         assert (await ended(gateway, "r")).reply == "so: posted hello"
     assert desk.posted == ["hello"]
 
@@ -155,7 +155,7 @@ async def test_an_approved_call_whose_tool_does_not_come_back_is_told_as_that(tm
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
     async with running(tmp_path, model(), config=ASKING) as gateway:
-        await answer(gateway, approval, Decided.APPROVE)
+        await answer(gateway, approval, ApprovalDecided.APPROVE)
         assert "there is no tool 'post'" in ((await ended(gateway, "r")).reply or "")
 
 
@@ -164,11 +164,11 @@ async def test_what_was_allowed_for_good_ends_with_the_conversation(tmp_path: Pa
     desk, key = Desk(), SessionKey.stored("agent:main:other")
     async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit(str(key), "first", run_id="first")
-        await answer(gateway, (await asked(gateway))[0], Decided.APPROVE, always=True)
+        await answer(gateway, (await asked(gateway))[0], ApprovalDecided.APPROVE, always=True)
         await ended(gateway, "first")
         await (gateway.runtime.delete(key) if change == "delete" else gateway.store.reset_session(key))
         await gateway.submit(str(key), "second", run_id="second")
-        await answer(gateway, (await asked(gateway))[0], Decided.DENY)
+        await answer(gateway, (await asked(gateway))[0], ApprovalDecided.DENY)
         await ended(gateway, "second")
     assert desk.posted == ["first"]
 
@@ -179,7 +179,7 @@ async def test_a_word_that_comes_right_after_a_start_counts_wherever_the_run_is(
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
     async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
-        await answer(gateway, approval, Decided.DENY)
+        await answer(gateway, approval, ApprovalDecided.DENY)
         assert "denied" in ((await ended(gateway, "r")).reply or "")
     assert desk.posted == []
 
@@ -190,7 +190,7 @@ async def test_no_time_passes_for_a_run_that_waits(tmp_path: Path) -> None:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
         clock.turn_on(3600)
-        await answer(gateway, approval, Decided.APPROVE)
+        await answer(gateway, approval, ApprovalDecided.APPROVE)
         run = await ended(gateway, "r")
         assert (run.state, run.ran_ms < 3_600_000) == (RunState.OK, True)
 
@@ -201,7 +201,7 @@ async def test_the_limit_of_a_run_does_not_end_its_wait(tmp_path: Path) -> None:
         (approval,) = await asked(gateway)
         run = await gateway.runtime.wait("r", 0.6)
         assert run.state is RunState.RUNNING
-        await answer(gateway, approval, Decided.APPROVE)
+        await answer(gateway, approval, ApprovalDecided.APPROVE)
         assert (await ended(gateway, "r")).state is RunState.OK
 
 
@@ -214,7 +214,7 @@ async def test_after_its_time_a_question_has_expired_and_the_model_is_told(tmp_p
         clock.turn_on(601)
         assert "in time" in ((await ended(gateway, "r")).reply or "")
         with pytest.raises(InvalidRequest, match="expired already"):
-            await answer(gateway, approval, Decided.APPROVE)
+            await answer(gateway, approval, ApprovalDecided.APPROVE)
     assert desk.posted == []
 
 
@@ -232,7 +232,7 @@ async def test_a_tool_that_is_allowed_for_good_is_not_asked_for_in_that_session_
     desk = Desk()
     async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "one", run_id="r")
-        await answer(gateway, (await asked(gateway))[0], Decided.APPROVE, always=True)
+        await answer(gateway, (await asked(gateway))[0], ApprovalDecided.APPROVE, always=True)
         await ended(gateway, "r")
         assert await gateway.ask("main", "two") == "so: posted two"
         await gateway.submit("agent:main:other", "three", run_id="other")
@@ -244,14 +244,14 @@ async def test_a_question_is_answered_once(tmp_path: Path) -> None:
     async with running(tmp_path, model(), config=ASKING, equip=Desk().equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
-        first = await answer(gateway, approval, Decided.APPROVE)
-        assert await answer(gateway, approval, Decided.APPROVE) == first
+        first = await answer(gateway, approval, ApprovalDecided.APPROVE)
+        assert await answer(gateway, approval, ApprovalDecided.APPROVE) == first
         with pytest.raises(InvalidRequest, match="approved already"):
-            await answer(gateway, approval, Decided.DENY)
+            await answer(gateway, approval, ApprovalDecided.DENY)
         with pytest.raises(ApprovalNotFound):
-            await gateway.store.answer_approval("nobody", Decided.DENY, OLGA)
+            await gateway.store.answer_approval("nobody", ApprovalDecided.DENY, OLGA)
         with pytest.raises(InvalidRequest, match="not denied"):
-            await answer(gateway, approval, Decided.DENY, always=True)
+            await answer(gateway, approval, ApprovalDecided.DENY, always=True)
 
 
 async def test_calls_of_one_reply_are_asked_for_side_by_side(tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ async def test_calls_of_one_reply_are_asked_for_side_by_side(tmp_path: Path) -> 
     async with running(tmp_path, ScriptedModel(replies=replies), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "both", run_id="r")
         first, second = await asked(gateway, 2)
-        await answer(gateway, second, Decided.APPROVE)
-        await answer(gateway, first, Decided.DENY)
+        await answer(gateway, second, ApprovalDecided.APPROVE)
+        await answer(gateway, first, ApprovalDecided.DENY)
         assert (await ended(gateway, "r")).reply == "done"
         results = [
             bool(message.is_error) for message in await transcript_of(gateway) if message.role is Role.TOOL_RESULT
@@ -288,7 +288,7 @@ async def test_a_call_of_a_function_agent_is_asked_for_too_over_crashes(tmp_path
             await gateway.submit("main", "hello", run_id="r")
             await waits_again(tmp_path, gateway)
     async with running(tmp_path, config=config, equip=equip) as gateway:
-        await answer(gateway, (await asked(gateway))[0], Decided.APPROVE)
+        await answer(gateway, (await asked(gateway))[0], ApprovalDecided.APPROVE)
         assert (await ended(gateway, "r")).reply == "posted hello"
         assert await texts_of(gateway) == ["hello", "", "posted hello", "posted hello"]
     assert desk.posted == ["hello"]
@@ -315,7 +315,7 @@ class Approved:
             await asyncio.sleep(0)
             run = await stored(gateway, "r")
         if not run.is_finished:
-            await answer(gateway, known[0], Decided.APPROVE)
+            await answer(gateway, known[0], ApprovalDecided.APPROVE)
         await gateway.runtime.wait("r", 10)
 
     def check(self, database: sqlite3.Connection) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply
-from backchannel.core.commands.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Rank
 from backchannel.core.sessions import Address, write_address
 from tests.support.gateways import session_of, settled
 from tests.support.talks import Talk, config, send, talking
@@ -41,7 +41,7 @@ class Held:
                 await gateway.store.reset_session(gateway.key(key))
             case "stop":
                 command = Command(CommandName.STOP)
-                await gateway.store.carry_out(command, gateway.key(key), Standing.OWNER, None)
+                await gateway.store.carry_out(command, gateway.key(key), Rank.OWNER, None)
             case "delete":
                 await gateway.runtime.delete(gateway.key(key))
             case "abort":

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
-from backchannel.core.commands.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Rank
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.delivery.channels import InboundAnswer
 from backchannel.core.messages import Role
@@ -55,7 +55,7 @@ class StopAndNew:
         await self._post(gateway, "2", "/stop")
         await self._post(gateway, "3", "/new")
         key, command = gateway.key(MAIN), Command(CommandName.RESET)
-        said = await gateway.commands.carry_out(command, key, Standing.OWNER, idempotency_key="k", digest="d")
+        said = await gateway.commands.carry_out(command, key, Rank.OWNER, idempotency_key="k", digest="d")
         assert said == STARTED_OVER
         await at_rest(gateway)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import Reply, call
-from backchannel.core.commands.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Rank
 from backchannel.core.contracts import ModelFailed, Price
 from backchannel.core.flows import spawn as flow
 from backchannel.core.keys import SessionKey
@@ -474,7 +474,7 @@ async def test_a_call_whose_child_was_stopped_with_it_says_so(tmp_path: Path) ->
     other = {"agents": {"list": [{"id": "other", "model": "scripted/test"}]}}
     async with family(tmp_path, other) as household:
         stop = Command(CommandName.STOP)
-        await household.gateway.store.carry_out(stop, SessionKey.parse(MAIN), Standing.OWNER, None)
+        await household.gateway.store.carry_out(stop, SessionKey.parse(MAIN), Rank.OWNER, None)
         await household.over()
         (told,) = [m.text for m in await transcript_of(household.gateway) if m.role is Role.TOOL_RESULT]
         assert await child_of(household) in told

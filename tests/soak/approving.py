@@ -9,7 +9,7 @@ from typing import Any
 import websockets
 
 from backchannel.core.policy.answering import Answerer
-from backchannel.core.policy.approvals import ApprovalState, Decided
+from backchannel.core.policy.approvals import ApprovalDecided, ApprovalState
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.app import Gateway
 from tests.gateway.client import Client, Refused, connected
@@ -20,8 +20,8 @@ from tests.soak.served import NAME, TOKEN
 PAUSE_S = 0.05
 
 
-def decision(name: str) -> Decided:
-    return Decided.DENY if is_denied(name) else Decided.APPROVE
+def decision(name: str) -> ApprovalDecided:
+    return ApprovalDecided.DENY if is_denied(name) else ApprovalDecided.APPROVE
 
 
 class Approver:
@@ -60,8 +60,8 @@ class Approver:
                 raise outcome
 
 
-def _other(said: Decided) -> Decided:
-    return Decided.APPROVE if said is Decided.DENY else Decided.DENY
+def _other(said: ApprovalDecided) -> ApprovalDecided:
+    return ApprovalDecided.APPROVE if said is ApprovalDecided.DENY else ApprovalDecided.DENY
 
 
 async def answer_within(gateway: Gateway) -> None:

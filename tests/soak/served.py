@@ -29,7 +29,7 @@ from backchannel.core.messages import Role, ToolCallBlock
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
-from backchannel.gateway.server import Listening, serve
+from backchannel.gateway.server import ListeningServer, serve
 from tests.soak import hands
 from tests.soak.hands import drawn
 from tests.support.far_end import SECRET
@@ -201,7 +201,7 @@ def live() -> None:
     platforms = msgspec.json.decode(sys.argv[2], type=Platforms)
     configure_logs("warning", sys.stderr, as_json=False)
 
-    def ready(place: Listening, token: OperatorToken) -> None:
+    def ready(place: ListeningServer, token: OperatorToken) -> None:
         tell(Place(place.url))
 
     asyncio.run(serve(open_gateway(state, platforms, sessions), ready))

@@ -22,7 +22,7 @@ from backchannel.core.messages import (
     Usage,
     text_content,
 )
-from backchannel.core.runs import Accepted, Outcome, RunRequest, RunState, Started, Step, ToolCall, tool_call_id
+from backchannel.core.runs import Outcome, RunAccepted, RunRequest, RunStarted, RunState, Step, ToolCall, tool_call_id
 from backchannel.core.secrets.devices import DeviceToken
 from backchannel.storage.driver import Faults
 from backchannel.storage.files.folder import StateFolder
@@ -150,19 +150,19 @@ def request(text: str = "hello", key: SessionKey = MAIN, **more: Any) -> RunRequ
     return RunRequest(key=key, content=text_content(text), provenance=PERSON, **more)
 
 
-async def accept(store: Store, text: str = "hello", key: SessionKey = MAIN, **more: Any) -> Accepted:
+async def accept(store: Store, text: str = "hello", key: SessionKey = MAIN, **more: Any) -> RunAccepted:
     """Send a message to a session, to be started if its lane is free."""
     return await store.accept_run(request(text, key, **more), start=True)
 
 
-async def begin(store: Store, text: str = "hello", key: SessionKey = MAIN, **more: Any) -> Started:
+async def begin(store: Store, text: str = "hello", key: SessionKey = MAIN, **more: Any) -> RunStarted:
     """Send a message to a session whose lane is free."""
     accepted = await accept(store, text, key, **more)
     assert accepted.started is not None
     return accepted.started
 
 
-async def answer(store: Store, started: Started, text: str = "hi") -> None:
+async def answer(store: Store, started: RunStarted, text: str = "hi") -> None:
     """End a run with its last reply."""
     await store.commit_reply(started.fence, step(started, text))
 
@@ -172,7 +172,7 @@ async def converse(store: Store, text: str = "hello", key: SessionKey = MAIN) ->
     await answer(store, await begin(store, text, key), f"re: {text}")
 
 
-def step(started: Started, text: str = "hi", calls: Sequence[str] = (), *, number: int = 0, **more: Any) -> Step:
+def step(started: RunStarted, text: str = "hi", calls: Sequence[str] = (), *, number: int = 0, **more: Any) -> Step:
     """Make a model's reply, with calls of the tools named."""
     run_id = started.run.id
     blocks: tuple[Block, ...] = tuple(
@@ -185,7 +185,7 @@ def step(started: Started, text: str = "hi", calls: Sequence[str] = (), *, numbe
     return Step(**{"reply": reply, "ran_ms": 5, "usage": Usage(input=10, output=2), **more})
 
 
-def partial_reply(started: Started, text: str) -> Message:
+def partial_reply(started: RunStarted, text: str) -> Message:
     return Message(
         id=new_id(),
         role=Role.ASSISTANT,

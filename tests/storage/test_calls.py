@@ -11,8 +11,8 @@ from backchannel.core.runs import (
     FUNCTION_STEP,
     CallState,
     Outcome,
+    RunStarted,
     RunState,
-    Started,
     ToolCall,
     function_call_id,
     tool_call_id,
@@ -36,7 +36,7 @@ from tests.support.databases import broken_constraint
 pytestmark = pytest.mark.anyio
 
 
-async def plan(store: Store, started: Started, *names: str, number: int = 0) -> list[ToolCall]:
+async def plan(store: Store, started: RunStarted, *names: str, number: int = 0) -> list[ToolCall]:
     """Commit a reply that asks for these tools."""
     committed = await store.commit_reply(started.fence, step(started, "looking", names, number=number))
     return committed.calls
@@ -189,7 +189,7 @@ async def test_odd_arguments_come_back_as_they_were(store: Store) -> None:
 # Function agents
 
 
-def function_call(started: Started, n: int) -> ToolCall:
+def function_call(started: RunStarted, n: int) -> ToolCall:
     return ToolCall(
         id=function_call_id(started.run.id, n),
         run_id=started.run.id,

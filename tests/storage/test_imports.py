@@ -13,7 +13,7 @@ from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.storage.databases import database_at
 from backchannel.storage.store import Store
-from backchannel.storage.units.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
+from backchannel.storage.units.imports import Batch, ImportStanding, MessageOffered, TakenBatch, rehearse
 from tests.storage.support import MAIN, SCHEME, Host, converse, texts, transcript
 
 pytestmark = pytest.mark.anyio
@@ -32,10 +32,10 @@ def session(key: SessionKey = MAIN, session_id: str = ID, **more: Any) -> Sessio
     return Session(**(fields | more))
 
 
-def offered(*words: str, session_id: str = ID) -> list[Offered]:
+def offered(*words: str, session_id: str = ID) -> list[MessageOffered]:
     """Messages whose ids are the same words."""
     return [
-        Offered(
+        MessageOffered(
             line,
             (word, f"{session_id}/{word}", f"{session_id}/{word}/{line}"),
             Message(id="", role=Role.USER, content=text_content(word), timestamp=line),
@@ -295,7 +295,9 @@ async def test_the_size_of_a_transcript_file_is_known(store: Store) -> None:
 
 async def test_a_large_transcript_is_read_a_page_at_a_time(store: Store) -> None:
     large = [
-        Offered(line, (str(line),), Message(id="", role=Role.USER, content=text_content("x" * 300_000), timestamp=1))
+        MessageOffered(
+            line, (str(line),), Message(id="", role=Role.USER, content=text_content("x" * 300_000), timestamp=1)
+        )
         for line in range(20)
     ]
     await store.take_session(session(), Batch(0, large, is_last=True))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from backchannel.core.commands.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Rank
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunState
 from backchannel.errors import Unavailable
@@ -47,7 +47,7 @@ async def test_stopping_a_session_with_many_turns_goes_part_by_part_and_leaves_w
     await begin(store, "working", CRON)
     turns = [(await accept(store, str(n), CRON, kind=RunKind.TURN)).run.id for n in range(3 * PART)]
     written = (await accept(store, "from a person", CRON)).run.id
-    await store.carry_out(Command(CommandName.STOP), CRON, Standing.OWNER, None)
+    await store.carry_out(Command(CommandName.STOP), CRON, Rank.OWNER, None)
     ended = await store.runs(limit=999, states=[RunState.ABORTED])
     assert 0 < len(ended) <= PART + 1
     assert await carry_out_all(store) >= 2

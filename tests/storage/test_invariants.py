@@ -10,7 +10,7 @@ import pytest
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, decode_message
-from backchannel.core.runs import RunState, Started
+from backchannel.core.runs import RunStarted, RunState
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import FenceLost, GatewayError, StopRequested
 from tests.storage.support import ABORTED, CRON, FAILED, MAIN, Host, accept, note, partial_reply, result_of, step
@@ -26,7 +26,7 @@ class Mischief:
     def __init__(self, host: Host, seed: int) -> None:
         self._host = host
         self._random = random.Random(seed)
-        self._held: dict[str, Started] = {}
+        self._held: dict[str, RunStarted] = {}
         self._count = 0
         self.accepted: list[str] = []
 
@@ -46,12 +46,12 @@ class Mischief:
         self._count += 1
         return f"text {self._count}"
 
-    def _one(self) -> Started:
+    def _one(self) -> RunStarted:
         if not self._held:
             raise FenceLost("nobody")
         return self._random.choice(list(self._held.values()))
 
-    def _hold(self, started: Started | None) -> None:
+    def _hold(self, started: RunStarted | None) -> None:
         if started is not None:
             self._held[started.run.id] = started
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import Accepted
+from backchannel.core.runs import RunAccepted
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, IdempotencyConflict, LabelInUse, Unavailable
 from backchannel.storage.driver import ProcessKilled
@@ -341,7 +341,7 @@ async def test_what_is_about_everything_sees_nothing_change_while_it_looks(host:
 
 @both_locks
 async def test_an_idempotency_key_is_taken_once_by_messages_to_different_sessions(host: Host, other: Host) -> None:
-    async def send(to: Host, key: str, run_id: str) -> Accepted | IdempotencyConflict:
+    async def send(to: Host, key: str, run_id: str) -> RunAccepted | IdempotencyConflict:
         try:
             return await accept(to.store, "hello", SessionKey.of("main", key), id=run_id, digest=key)
         except IdempotencyConflict as conflict:
@@ -349,7 +349,7 @@ async def test_an_idempotency_key_is_taken_once_by_messages_to_different_session
 
     for n in range(30):
         answers = await asyncio.gather(send(host, f"a{n}", f"run {n}"), send(other, f"b{n}", f"run {n}"))
-        assert sorted(isinstance(answer, Accepted) for answer in answers) == [False, True]
+        assert sorted(isinstance(answer, RunAccepted) for answer in answers) == [False, True]
 
 
 async def test_conversations_on_two_gateways_are_whole(host: Host, other: Host) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.commands.commands import Standing
+from backchannel.core.commands.commands import Rank
 from backchannel.core.delivery.channels import InboundEvent
 from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.facts import Fact
@@ -21,7 +21,7 @@ from backchannel.core.flows.exchange_values import Change, ExchangePlace, Exchan
 from backchannel.core.flows.spawn_values import SpawnAsk, SpawnRules
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.messages import Role
-from backchannel.core.policy.inbound import Admission, Arrival, Routed, Verdict
+from backchannel.core.policy.inbound import Admission, Arrival, MessageRoute, Verdict
 from backchannel.core.policy.pairing import PairingState
 from backchannel.core.policy.send_policy import Destination
 from backchannel.core.policy.visibility import VisibleScope
@@ -55,13 +55,13 @@ from backchannel.storage.units import (
     tokens,
 )
 from backchannel.storage.units.flows import exchanges, interruption, spawns
-from backchannel.storage.units.flows.interruption import Rest
+from backchannel.storage.units.flows.interruption import InterruptionRest
 from backchannel.storage.views import exchange_lists, exports, families, lookups, searching, shown, timeline
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 pytestmark = pytest.mark.sqlite_only
-REST = msgspec.json.encode(Rest(str(MAIN), Change.DELETE, 9, 9, None)).decode()
-STOP_REST = msgspec.json.encode(Rest(str(MAIN), Change.STOP, 9, 9, None)).decode()
+REST = msgspec.json.encode(InterruptionRest(str(MAIN), Change.DELETE, 9, 9, None)).decode()
+STOP_REST = msgspec.json.encode(InterruptionRest(str(MAIN), Change.STOP, 9, 9, None)).decode()
 POST = Post(session_key=str(MAIN), address=Address(channel="desk", to="C"), text="hello")
 STRANGER = InboundEvent(
     channel="desk", chat_type=ChatType.DIRECT, chat_id="C", sender_id="eve", message_id="1", text="hello"
@@ -395,8 +395,8 @@ def test_the_agents_that_have_sessions_are_found_by_jumping(tx: ExplainingTx) ->
 @pytest.mark.parametrize("verdict", [Verdict.ANSWER, Verdict.RECORD])
 @pytest.mark.parametrize("key", [MAIN, SessionKey.parse("agent:main:desk:group:new")], ids=["known", "new"])
 def test_a_message_from_a_chat_reads_its_session_once(tx: ExplainingTx, verdict: Verdict, key: SessionKey) -> None:
-    admission = Admission(verdict, "it may", Standing.OWNER)
-    routed = Routed(key, Address(channel="desk", to="C"), Destination(key), display_name=None)
+    admission = Admission(verdict, "it may", Rank.OWNER)
+    routed = MessageRoute(key, Address(channel="desk", to="C"), Destination(key), display_name=None)
     tx.plans.clear()
     inbound.take(tx, Arrival(event=STRANGER, routed=routed, admit=lambda *_: admission), start=True)
     reads = [plan for plan in tx.plans if plan.startswith("SEARCH sessions") and "[SELECT" in plan]

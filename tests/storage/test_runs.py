@@ -10,8 +10,8 @@ from backchannel.core.contracts import Timer
 from backchannel.core.facts import RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage
-from backchannel.core.runs import Chain, Fence, Outcome, Run, RunKind, RunState, Started
-from backchannel.core.sessions import Address, Making, SessionPatch, read_address, write_address
+from backchannel.core.runs import Chain, Fence, Outcome, Run, RunKind, RunStarted, RunState
+from backchannel.core.sessions import Address, NewSession, SessionPatch, read_address, write_address
 from backchannel.errors import (
     FenceLost,
     IdempotencyConflict,
@@ -52,11 +52,11 @@ async def load(store: Store, run_id: str) -> Run:
     return run
 
 
-async def fail(store: Store, started: Started, outcome: Outcome = FAILED) -> None:
+async def fail(store: Store, started: RunStarted, outcome: Outcome = FAILED) -> None:
     await store.finish_run(started.fence, outcome, reply=None, at_step=0, ran_ms=7)
 
 
-async def next_run(store: Store, key: SessionKey = MAIN) -> Started:
+async def next_run(store: Store, key: SessionKey = MAIN) -> RunStarted:
     started = await store.start_next(str(key))
     assert started is not None
     return started
@@ -285,7 +285,7 @@ async def test_the_last_reply_ends_the_run_in_its_own_commit(host: Host) -> None
 
 @pytest.mark.both_databases
 async def test_a_session_gets_its_settings_with_its_message_or_neither(store: Store) -> None:
-    named = Making(settings=SessionPatch(label="nightly"))
+    named = NewSession(settings=SessionPatch(label="nightly"))
     before = store.driver.commits
     accepted = await accept(store, key=CRON, making=named, id="once", digest="d")
     assert store.driver.commits == before + 1
@@ -442,7 +442,7 @@ async def test_a_run_that_does_not_exist_has_no_holder(store: Store) -> None:
 # After a crash
 
 
-async def crash_in_a_step(host: Host, run_id: str) -> Started | None:
+async def crash_in_a_step(host: Host, run_id: str) -> RunStarted | None:
     """Die while the run is at work, and take it up again."""
     store = await host.restart()
     return await store.resume_run(run_id)
@@ -495,7 +495,7 @@ async def due_later(host: Host) -> list[Timer]:
 
 
 async def test_a_step_that_was_committed_clears_the_count(host: Host) -> None:
-    started: Started | None = await begin(host.store)
+    started: RunStarted | None = await begin(host.store)
     for number in range(4):
         for _ in range(2):
             assert started is not None

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.runs import Accepted
+from backchannel.core.runs import RunAccepted
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.errors import DatabaseLocked
 from backchannel.storage.postgres.obstacles import SHOWN_QUERY, without_literals
@@ -80,7 +80,7 @@ def row_of(name: str) -> str:
     return f"SELECT key FROM sessions WHERE key = 'agent:main:{name}' FOR UPDATE"
 
 
-async def talk_to(host: Host, names: Iterable[str], text: str) -> list[Accepted | BaseException]:
+async def talk_to(host: Host, names: Iterable[str], text: str) -> list[RunAccepted | BaseException]:
     async with asyncio.timeout(PATIENCE_S):
         said = (accept(host.store, text, key(name)) for name in names)
         return await asyncio.gather(*said, return_exceptions=True)
@@ -102,7 +102,7 @@ async def test_a_row_that_another_program_has_locked_is_refused_and_all_other_se
         )
         await host.store.check_writable()
         pid = console.info.backend_pid
-    assert [type(answer) for answer in first] == [DatabaseLocked, *[Accepted] * 23]
+    assert [type(answer) for answer in first] == [DatabaseLocked, *[RunAccepted] * 23]
     words = str(first[0])
     assert f"a row is locked by psql (process {pid}, user postgres, idle in transaction since " in words
     assert words.endswith("SELECT key FROM sessions WHERE key = … FOR UPDATE")
@@ -110,7 +110,7 @@ async def test_a_row_that_another_program_has_locked_is_refused_and_all_other_se
     assert (type(wide[0]), type(wide[1])) == (DatabaseLocked, Session)
     assert [problem.code for problem in problems] == ["database_locked"]
     assert f"pg_terminate_backend({pid})" in problems[0].hint
-    assert isinstance((await talk_to(host, ["s0"], "after"))[0], Accepted)
+    assert isinstance((await talk_to(host, ["s0"], "after"))[0], RunAccepted)
     await until(lambda: not host.store.driver.problems())
     assert (await texts(host.store, key("s0")), host.fatal) == (["hello", "re: hello", "after"], [])
 

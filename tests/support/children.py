@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backchannel.agents.scripted import Reply, call
-from backchannel.core.commands.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Rank
 from backchannel.core.contracts import Clock, ModelRequest, Price
 from backchannel.core.flows.spawn import SOURCE_TOOL
 from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
@@ -108,7 +108,7 @@ class Family(Talk):
     async def stop(self, key: str = MAIN) -> str:
         """Say `/stop` in a session; returns the answer."""
         command = Command(CommandName.STOP)
-        return await self.gateway.commands.carry_out(command, self.gateway.key(key), Standing.OWNER)
+        return await self.gateway.commands.carry_out(command, self.gateway.key(key), Rank.OWNER)
 
     async def ended(self, run_id: str) -> Run:
         return await ended(self.gateway, run_id, PATIENCE_S)

@@ -12,7 +12,7 @@ from backchannel.agents.registry import FunctionContext
 from backchannel.core.keys import SessionKey
 from backchannel.errors import GatewayError
 from backchannel.gateway.app import Gateway
-from backchannel.gateway.server import Listening, listening
+from backchannel.gateway.server import ListeningServer, listening
 from backchannel.tools.base import Caller
 from tests.gateway.client import OPERATOR, Client, connected
 from tests.tools.shelf import Shelf
@@ -23,7 +23,7 @@ MESSAGE_DOORS = ("chat.send", "agent", "openai", "python")
 class Doors:
     """The gateway, an operator's connection and an HTTP client."""
 
-    def __init__(self, gateway: Gateway, at: Listening, client: Client, http: httpx.AsyncClient) -> None:
+    def __init__(self, gateway: Gateway, at: ListeningServer, client: Client, http: httpx.AsyncClient) -> None:
         self.gateway = gateway
         self.at = at
         self.client = client

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.commands.commands import Command, CommandName, Standing
+from backchannel.core.commands.commands import Command, CommandName, Rank
 from backchannel.core.secrets.redaction import redact
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import InvalidRequest
@@ -308,7 +308,7 @@ async def test_a_task_of_megabytes_reaches_the_child_whole_and_holds_up_nobody_w
         before = time.process_time()
         for word, child in (("list", None), ("info", "1"), ("log", "1")):
             command = Command(CommandName.SUBAGENTS, word, child)
-            told = await household.gateway.commands.carry_out(command, household.gateway.key(MAIN), Standing.OWNER)
+            told = await household.gateway.commands.carry_out(command, household.gateway.key(MAIN), Rank.OWNER)
             assert "token=[redacted]" in told and len(told) < 5000
         status = await household.gateway.tools(MAIN).session_status()
         listed = await household.gateway.tools().sessions_list(messageLimit=20)

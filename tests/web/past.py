@@ -13,7 +13,7 @@ from backchannel.config import load_config
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
-from backchannel.gateway.server import Listening, serve
+from backchannel.gateway.server import ListeningServer, serve
 from tests.support.clocks import AheadClock
 
 STOCK = {
@@ -52,7 +52,7 @@ def main() -> None:
     state, port, ago_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     configure_logs("warning", sys.stderr, as_json=False)
 
-    def ready(place: Listening, token: OperatorToken) -> None:
+    def ready(place: ListeningServer, token: OperatorToken) -> None:
         print(f"It is running at {place.url} \ntry: it", flush=True)
 
     asyncio.run(serve(open_gateway(state, port, ago_s), ready))

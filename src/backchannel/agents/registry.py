@@ -66,7 +66,7 @@ class ToolFailed(Exception):
 AgentFunction = Callable[[FunctionContext], Awaitable[str | None]]
 
 
-class Missing(StrEnum):
+class MissingAgent(StrEnum):
     """What the runs of an agent wait for."""
 
     FUNCTION = "function"
@@ -139,11 +139,11 @@ class Agents:
         """Whether this process carries out runs of this agent."""
         return agent_id in self._settings and not self.is_awaited(agent_id)
 
-    def missing(self, agent_id: str) -> Missing | None:
+    def missing(self, agent_id: str) -> MissingAgent | None:
         """Tell why no gateway at work carries out runs of this agent; None if one does."""
         if self.is_here(agent_id) or agent_id in self.elsewhere():
             return None
-        return Missing.FUNCTION if self.is_awaited(agent_id) else Missing.AGENT
+        return MissingAgent.FUNCTION if self.is_awaited(agent_id) else MissingAgent.AGENT
 
     def remember(self, agent_ids: Iterable[str]) -> None:
         """Say which agents programs have brought as functions before: messages for them are accepted, and wait."""

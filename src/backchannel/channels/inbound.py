@@ -27,8 +27,8 @@ from backchannel.core.messages import Block
 from backchannel.core.policy.inbound import (
     Admission,
     Arrival,
-    Routing,
-    Taken,
+    InboundTaken,
+    RoutingRules,
     Verdict,
     admit,
     check,
@@ -36,7 +36,7 @@ from backchannel.core.policy.inbound import (
     left_to,
     route,
 )
-from backchannel.core.policy.pairing import Acquaintance
+from backchannel.core.policy.pairing import SenderKnown
 from backchannel.core.policy.send_policy import SendDecision
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
@@ -61,7 +61,7 @@ class Inbound:
         self._commands = commands
         self.files = files
         session = parts.config.session
-        self._routing = Routing(parts.scheme, session.identity_links, parts.config.bindings)
+        self._routing = RoutingRules(parts.scheme, session.identity_links, parts.config.bindings)
 
     async def post(self, channel: str, body: bytes, headers: Mapping[str, str]) -> object:
         """Hand over what was posted to a channel; returns what it answers.
@@ -94,7 +94,7 @@ class Inbound:
         checked = check(event, channel=channel, now_ms=self._parts.clock.now_ms())
         return self._show(await self.take(checked, files))
 
-    async def take(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> Taken:
+    async def take(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundTaken:
         """Handle an event that was checked."""
         while True:
             home = await self._parts.store.home_chat(event.channel, event.account_id, event.chat_id)
@@ -105,7 +105,7 @@ class Inbound:
             except OwnPostUnderway:
                 await self._parts.clock.sleep(_LOOK_AGAIN_S)
 
-    async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> Taken:
+    async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> InboundTaken:
         channel = self._find(event.channel)
         routed = route(event, self._routing, home, channel.thread_word)
         guard = self._runtime.guard
@@ -114,7 +114,7 @@ class Inbound:
         def judge(session: Session | None) -> SendDecision:
             return guard.decide_on(routed.destination, session.send_policy if session else None)
 
-        def decide(session: Session | None, known: Acquaintance | None) -> Admission:
+        def decide(session: Session | None, known: SenderKnown | None) -> Admission:
             policy = judge(session)
             admission = admit(
                 event, channel.settings, policy, own_names, called=called, has_files=bool(files), known=known
@@ -153,7 +153,7 @@ class Inbound:
             raise NotFound(f"no channel {quoted(name, 64)} is configured")
         return channel
 
-    def _show(self, taken: Taken) -> InboundAnswer:
+    def _show(self, taken: InboundTaken) -> InboundAnswer:
         outcome = taken.outcome
         did_nothing = outcome.run_id is None and outcome.command is None
         return InboundAnswer(

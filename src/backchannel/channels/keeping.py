@@ -30,7 +30,7 @@ STEADY_AFTER_S = 10.0
 _LONGEST_ERROR = 300
 
 
-class Kept:
+class SupervisedConnection:
     """One connection: that of a channel, or of one of its accounts."""
 
     def __init__(self, channel: str, clock: Clock, account_id: str | None = None, *, tells: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from backchannel.channels.bridge import Bridge
-from backchannel.channels.keeping import Kept
+from backchannel.channels.keeping import SupervisedConnection
 from backchannel.channels.telegram.channel import TelegramChannel, not_installed
 from backchannel.config.schema_doors import BridgeSettings, TelegramSettings
 from backchannel.core.contracts import Clock
@@ -63,7 +63,7 @@ class ChannelKeeper:
         self._taker = taker
         self._clock = clock
         self._loops: dict[str, asyncio.Task[None]] = {}
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, SupervisedConnection] = {}
         self._is_open = False
         self.is_ours: Callable[[Channel], bool] = lambda channel: True
         """Whether this process keeps the connection of a channel: one of all that work on a database does."""
@@ -89,7 +89,7 @@ class ChannelKeeper:
         """Start one channel, if the others are started; another of its name is stopped."""
         if not self._is_open:
             return
-        kept = self._kept[channel.name] = Kept(channel.name, self._clock)
+        kept = self._kept[channel.name] = SupervisedConnection(channel.name, self._clock)
         if (before := self._loops.pop(channel.name, None)) is not None:
             before.cancel()
         if type(channel).run is not Channel.run and self.is_ours(channel):

@@ -31,7 +31,7 @@ LOOK_AGAIN_S = 1.0
 _OPEN = ("pending", "sending")
 
 T = TypeVar("T")
-Ended: TypeAlias = "answers.Waited | answers.ChatStarted"
+Ended: TypeAlias = "answers.RunWaited | answers.ChatStarted"
 """How a message ended: its run, or a chat command, which has none."""
 
 
@@ -203,7 +203,7 @@ def wait_for_run(
     timeout_s: float | None = None,
     *,
     on_event: Callable[[Payload], None] = lambda event: None,
-) -> answers.Waited:
+) -> answers.RunWaited:
     """Wait until a run has ended, or the time is over, and return its state; events go to `on_event`.
 
     Raises:
@@ -214,7 +214,7 @@ def wait_for_run(
     while True:
         left_ms = LONGEST_WAIT_MS if deadline is None else int(max(0.0, deadline - time.monotonic()) * 1000)
         request = client.ask("agent.wait", runId=run_id, timeoutMs=min(left_ms, LONGEST_WAIT_MS))
-        while (waited := client.answer(request, answers.Waited)) is None:
+        while (waited := client.answer(request, answers.RunWaited)) is None:
             for event in client.events():
                 on_event(event)
         if waited.ended_at is not None or (deadline is not None and left_ms <= LONGEST_WAIT_MS):
@@ -245,7 +245,7 @@ def invoke(
 ) -> T:
     """Call a session tool as a session, or as the operator, and give its result."""
     request = client.ask("tools.invoke", tool=tool, args=args, sessionKey=caller, idempotencyKey=key)
-    invoked = client.wait(request, answers.Invoked)  # no time limit: a tool may itself wait for an agent
+    invoked = client.wait(request, answers.ToolInvoked)  # no time limit: a tool may itself wait for an agent
     return convert(invoked.result, shape)
 
 

@@ -20,7 +20,7 @@ _RETRIED = ("error", "timeout")
 _REASON_SHOWN = 300
 _OTHERS = 50
 """How many failed runs may lie between, whose messages say nothing to people."""
-HowEnded: TypeAlias = "answers.Waited | answers.ChatStarted | answers.RunRow"
+HowEnded: TypeAlias = "answers.RunWaited | answers.ChatStarted | answers.RunRow"
 
 
 def load_failed(client: GatewayClient, session: str, ids: Collection[str]) -> list[answers.RunRow]:

@@ -103,7 +103,7 @@ class Display(Protocol[ShownT]):
         ...
 
 
-class Watched(Protocol[LoadedT]):
+class WatchedView(Protocol[LoadedT]):
     """What is watched: how it is read, and what makes it worth reading again."""
 
     @property
@@ -120,7 +120,7 @@ class Watched(Protocol[LoadedT]):
         ...
 
 
-def keep_watching(options: Options, source: Watched[SeenT], display: Display[SeenT]) -> None:
+def keep_watching(options: Options, source: WatchedView[SeenT], display: Display[SeenT]) -> None:
     """Show something and keep it up to date until Ctrl-C, over restarts of the gateway."""
     with Link(options, display.note, partial(_pause, display)) as link, display:
         while True:
@@ -158,10 +158,10 @@ class _Sessions(Generic[RowT]):
 
 
 def _follow(
-    client: GatewayClient, source: Watched[SeenT], display: Display[SeenT], on_read: Callable[[], None]
+    client: GatewayClient, source: WatchedView[SeenT], display: Display[SeenT], on_read: Callable[[], None]
 ) -> None:
     # Subscribing comes first: what changes while the rows are read is then read once more, never missed.
-    client.wait(client.ask("sessions.subscribe"), answers.Subscribed, ANSWER_S)
+    client.wait(client.ask("sessions.subscribe"), answers.EventsSubscribed, ANSWER_S)
     deleted: set[str] = set()
     while True:
         loaded = source.load(client)
@@ -170,7 +170,7 @@ def _follow(
         deleted = _wait_for_news(client, source, display)
 
 
-def _wait_for_news(client: GatewayClient, source: Watched[SeenT], display: Display[SeenT]) -> set[str]:
+def _wait_for_news(client: GatewayClient, source: WatchedView[SeenT], display: Display[SeenT]) -> set[str]:
     """Return when there is something new and the last look is some time ago; gives the sessions that were deleted."""
     looked = time.monotonic()
     is_news = False
@@ -192,7 +192,7 @@ def _pause(display: Display[SeenT], for_s: float) -> None:
         time.sleep(min(left_s, REDRAW_S))
 
 
-class Drawing(ABC, Generic[SeenT]):
+class ScreenDrawing(ABC, Generic[SeenT]):
     """A picture on a terminal's second screen, where it can be drawn anew however the window changes."""
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ class Drawing(ABC, Generic[SeenT]):
         self._live.update(self.picture(self._snapshot, self._note, self._since_ms()), refresh=True)
 
 
-class Screen(Drawing[TableSnapshot[Any]]):
+class Screen(ScreenDrawing[TableSnapshot[Any]]):
     """A table that is drawn."""
 
     def __init__(self, view: TableView[Any]) -> None:
@@ -281,7 +281,7 @@ class Screen(Drawing[TableSnapshot[Any]]):
         return build_table(self._view.columns, rows, self._view.spare) if rows else Text(self._view.empty)
 
 
-class Piped:
+class PipedOutput:
     """Output that is not drawn on: a pipe, a file, a terminal that cannot move its cursor."""
 
     def __enter__(self) -> Self:
@@ -303,7 +303,7 @@ class Piped:
         say_dim(text, err=True)
 
 
-class Lines(Piped, Generic[RowT]):
+class Lines(PipedOutput, Generic[RowT]):
     """A line for each session at first, and for each that changes from then on; JSON is made by `plain_of`."""
 
     def __init__(

@@ -44,7 +44,7 @@ START, TALK, LOOK, DECIDE, MOVE = (
 )
 
 
-class Listed(TyperCommand):
+class CommandListed(TyperCommand):
     """A command as help and completion list it, and the place of the command itself."""
 
     def __init__(self, theme: str, place: str, help: str) -> None:
@@ -64,35 +64,35 @@ class Listed(TyperCommand):
 
 
 COMMANDS = {
-    "up": Listed(START, "up.up", "Start the gateway."),
-    "init": Listed(START, "up.init", "Write a commented starter configuration."),
-    "open": Listed(START, "page.open_", "Open the page in the browser, logged in."),
-    "status": Listed(START, "status.status", "Show what is wrong and what runs."),
-    "doctor": Listed(START, "status.doctor", "Look for what is wrong, on this machine and in the gateway."),
-    "chat": Listed(TALK, "chat.chat", "Talk to an agent."),
-    "send": Listed(TALK, "send.send", "Send a message into a session, as an agent would."),
-    "spawn": Listed(TALK, "spawn.spawn", "Start a sub-agent, as an agent would."),
-    "watch": Listed(LOOK, "watch.watch", "Watch sessions, runs and deliveries until Ctrl-C."),
-    "history": Listed(LOOK, "history.history", "Show the last messages of a session, oldest first."),
-    "tree": Listed(LOOK, "tree.tree", "Show who spawned whom, and how sub-agents are doing."),
-    "mcp": Listed(MOVE, "mcp.mcp", "Serve the session tools to an MCP client."),
-    "import": Listed(MOVE, "import_.import_", "Take sessions from OpenClaw, Clawdbot or an export."),
-    "export": Listed(MOVE, "export.export", "Write sessions and transcripts as OpenClaw has them."),
-    "migrate": Listed(MOVE, "migrate.migrate", "Move everything from the SQLite file into PostgreSQL, or back."),
-    "config": Listed(START, "config.app", "Check, show and migrate the configuration."),
-    "cron": Listed(TALK, "cron.app", "List, add, run and remove cron jobs."),
-    "sessions": Listed(LOOK, "sessions.app", "List, label, reset and delete sessions."),
-    "runs": Listed(LOOK, "runs.app", "List, show, wait for, stop and retry runs."),
-    "slots": Listed(LOOK, "slots.app", "List what works and what waits for its turn; end one."),
-    "channels": Listed(LOOK, "channels.app", "List the channels, and try one."),
-    "deliveries": Listed(LOOK, "deliveries.app", "Show and settle what is sent to chats."),
-    "agents": Listed(DECIDE, "agents.app", "List the agents, and forget one whose program is gone."),
-    "approvals": Listed(DECIDE, "approvals.app", "List the tool calls that wait for your word, and give it."),
-    "pairing": Listed(DECIDE, "pairing.app", "Decide which strangers may speak."),
-    "policy": Listed(DECIDE, "policy.app", "Explain what the rules decide."),
-    "tokens": Listed(DECIDE, "tokens.app", "Make, list and revoke tokens."),
-    "tools": Listed(MOVE, "tools.app", "List, show and call the session tools."),
-    "transcripts": Listed(MOVE, "transcripts.app", "Care for the transcript files."),
+    "up": CommandListed(START, "up.up", "Start the gateway."),
+    "init": CommandListed(START, "up.init", "Write a commented starter configuration."),
+    "open": CommandListed(START, "page.open_", "Open the page in the browser, logged in."),
+    "status": CommandListed(START, "status.status", "Show what is wrong and what runs."),
+    "doctor": CommandListed(START, "status.doctor", "Look for what is wrong, on this machine and in the gateway."),
+    "chat": CommandListed(TALK, "chat.chat", "Talk to an agent."),
+    "send": CommandListed(TALK, "send.send", "Send a message into a session, as an agent would."),
+    "spawn": CommandListed(TALK, "spawn.spawn", "Start a sub-agent, as an agent would."),
+    "watch": CommandListed(LOOK, "watch.watch", "Watch sessions, runs and deliveries until Ctrl-C."),
+    "history": CommandListed(LOOK, "history.history", "Show the last messages of a session, oldest first."),
+    "tree": CommandListed(LOOK, "tree.tree", "Show who spawned whom, and how sub-agents are doing."),
+    "mcp": CommandListed(MOVE, "mcp.mcp", "Serve the session tools to an MCP client."),
+    "import": CommandListed(MOVE, "import_.import_", "Take sessions from OpenClaw, Clawdbot or an export."),
+    "export": CommandListed(MOVE, "export.export", "Write sessions and transcripts as OpenClaw has them."),
+    "migrate": CommandListed(MOVE, "migrate.migrate", "Move everything from the SQLite file into PostgreSQL, or back."),
+    "config": CommandListed(START, "config.app", "Check, show and migrate the configuration."),
+    "cron": CommandListed(TALK, "cron.app", "List, add, run and remove cron jobs."),
+    "sessions": CommandListed(LOOK, "sessions.app", "List, label, reset and delete sessions."),
+    "runs": CommandListed(LOOK, "runs.app", "List, show, wait for, stop and retry runs."),
+    "slots": CommandListed(LOOK, "slots.app", "List what works and what waits for its turn; end one."),
+    "channels": CommandListed(LOOK, "channels.app", "List the channels, and try one."),
+    "deliveries": CommandListed(LOOK, "deliveries.app", "Show and settle what is sent to chats."),
+    "agents": CommandListed(DECIDE, "agents.app", "List the agents, and forget one whose program is gone."),
+    "approvals": CommandListed(DECIDE, "approvals.app", "List the tool calls that wait for your word, and give it."),
+    "pairing": CommandListed(DECIDE, "pairing.app", "Decide which strangers may speak."),
+    "policy": CommandListed(DECIDE, "policy.app", "Explain what the rules decide."),
+    "tokens": CommandListed(DECIDE, "tokens.app", "Make, list and revoke tokens."),
+    "tools": CommandListed(MOVE, "tools.app", "List, show and call the session tools."),
+    "transcripts": CommandListed(MOVE, "transcripts.app", "Care for the transcript files."),
 }
 """All commands, in the order of the reference; what is said of each is the first sentence of its own help."""
 

@@ -133,7 +133,7 @@ def _by_beginning(client: GatewayClient, name: str) -> str:
 
 def _resolved(client: GatewayClient, **asked: str | None) -> str | None:
     try:
-        return client.call("sessions.resolve", answers.Found, **asked).key
+        return client.call("sessions.resolve", answers.SessionFound, **asked).key
     except CallFailed as refused:
         if refused.reason != "session_not_found":
             raise

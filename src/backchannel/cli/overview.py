@@ -31,7 +31,7 @@ MOST_READ = 20
 """How many transcripts are looked at in one look."""
 
 
-class Doing:
+class RunActivity:
     """Keeps for each run at work what it does; hears events, and reads where none was heard."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Doing:
         run_id, data = told["runId"], told["data"]
         match told["stream"], data.get("phase"):
             case "tool", "start":
-                self._calls.setdefault(run_id, {})[data["toolCallId"]] = in_words(data["name"], data.get("args"))
+                self._calls.setdefault(run_id, {})[data["toolCallId"]] = describe_call(data["name"], data.get("args"))
             case "tool", _:
                 self._calls.get(run_id, {}).pop(data["toolCallId"], None)
                 self._said[run_id] = ""
@@ -78,7 +78,7 @@ class Doing:
         unheard = [run for run in runs if run.run_id not in self._said.keys() | self._calls.keys()][:MOST_READ]
         asked = [client.ask("tools.invoke", tool="sessions_history", args=_last(run)) for run in unheard]
         for run, request in zip(unheard, asked, strict=True):
-            result = client.wait(request, answers.Invoked, ANSWER_S).result
+            result = client.wait(request, answers.ToolInvoked, ANSWER_S).result
             self._said[run.run_id] = ""
             self._calls[run.run_id] = _open_calls(convert(result, answers.MessagesSeen).messages)
 
@@ -104,7 +104,7 @@ def _last(run: answers.RunRow) -> Payload:
     return {"sessionKey": run.session_key, "limit": MESSAGES_READ, "includeTools": True}
 
 
-def in_words(name: str, arguments: Any) -> str:
+def describe_call(name: str, arguments: Any) -> str:
     """Tell what a tool call does; one that sends says to whom, since it mostly waits for the answer."""
     target = arguments.get("sessionKey") or arguments.get("label") if isinstance(arguments, dict) else None
     if name == SENDS and isinstance(target, str):
@@ -119,7 +119,7 @@ def _open_calls(messages: Sequence[Message]) -> dict[str, str]:
             answered.add(message.tool_call_id)
         elif message.role == "assistant":
             calls = [call for call in message.tool_calls if call.id not in answered]
-            return {call.id: in_words(call.name, call.arguments) for call in calls}
+            return {call.id: describe_call(call.name, call.arguments) for call in calls}
         else:
             return {}
     return {}
@@ -190,7 +190,7 @@ class Overview:
 
     def __init__(self, *, is_every_end_told: bool = False) -> None:
         self._is_every_end_told = is_every_end_told
-        self._doing = Doing()
+        self._doing = RunActivity()
         self._client: GatewayClient | None = None
         self._heard: int | None = None
         self._status: answers.Status | None = None

@@ -3,7 +3,7 @@
 What is posted to the chat meanwhile, such as the result of a sub-agent, is shown while the line is empty. A line that
 has been begun is left alone; what came in between is shown above the next one.
 
-A clock ticks while a line is read (`Ticking`). Each tick shows what was posted (`Posts`) in the place of the empty
+A clock ticks while a line is read (`TickingInput`). Each tick shows what was posted (`Posts`) in the place of the empty
 prompt and writes the prompt again below, so the cursor stays where readline believes it to be.
 """
 
@@ -32,7 +32,7 @@ from backchannel.cli.failures import failure_text, interleaved, load_failed, run
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.options import Options
 from backchannel.cli.output import clock_time, is_terminal, say, say_dim, say_styled, wrapped
-from backchannel.cli.ticking import Ticking
+from backchannel.cli.ticking import TickingInput
 from backchannel.core.commands.control_words import is_silent
 from backchannel.errors import GatewayError
 
@@ -63,7 +63,7 @@ class Prompt:
         self._link = link
         self._session = session
         self._posts = Posts(link, session)
-        self._ticking = Ticking(self._tick)
+        self._ticking = TickingInput(self._tick)
         self._lines = options.where.state_dir / "chat_lines"
         self._kept = ""
 
@@ -253,7 +253,7 @@ class Posts:
     def _is_notified(self, client: GatewayClient) -> bool:
         """Whether something has ended in the session; a new connection may have missed that."""
         if client is not self._watched:
-            _request(client, "sessions.messages.subscribe", answers.Subscribed, key=self._session)
+            _request(client, "sessions.messages.subscribe", answers.EventsSubscribed, key=self._session)
             self._watched = client
             return True
         is_notified = False

@@ -1,9 +1,8 @@
 """Tool calls that wait for an owner's word, put to the person at the keyboard of `backchannel chat`.
 
-Only keys that are typed after a question was shown answer it: what was typed before is taken away first. Several lines
-that come at once, as a paste does, answer nothing. While the
-answer is read, a clock looks for events (`Ticking`). A question that is settled elsewhere leaves the screen, and a line
-says by whom. Other events are kept, and heard in their order when the question is over.
+Only keys that are typed after a question was shown answer it. Keys typed before are dropped. Several lines that come at
+once, as in a paste, answer nothing. While the answer is read, a clock looks for events (`TickingInput`). A question
+that is settled elsewhere leaves the screen, and a line says by whom. Other events wait until the question is over.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from backchannel.cli import answers
 from backchannel.cli.client import CallFailed, GatewayClient, Payload, convert
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.output import is_terminal, say
-from backchannel.cli.ticking import Ticking
+from backchannel.cli.ticking import TickingInput
 from backchannel.core.text import made_visible, one_line
 
 CALL_SHOWN = 600
@@ -122,7 +121,7 @@ class Questions:
             self._view.remark(f"It waits: {_elsewhere(approval.id)}. Ctrl-C stops the run")
             return
         try:
-            self._client.call("approvals.answer", answers.Answered, id=approval.id, **_ANSWERS[answer])
+            self._client.call("approvals.answer", answers.ApprovalAnswered, id=approval.id, **_ANSWERS[answer])
         except CallFailed as refused:  # somebody else answered, or this token may not
             if refused.is_retryable:
                 raise
@@ -140,7 +139,7 @@ class Questions:
                 raise _SettledElsewhere(settled)
 
         look()
-        with Ticking(look) as ticking:
+        with TickingInput(look) as ticking:
             while True:
                 try:
                     with ticking.reading():

@@ -11,7 +11,7 @@ TICK_S = 0.2
 AT_ONCE_S = 0.001
 
 
-class Ticking:
+class TickingInput:
     """A clock that ticks while a line is read, and a Ctrl-C that is noticed whenever it comes.
 
     Both are signals. readline runs Python's handlers only when a signal interrupts its wait for a key: one that arrives

@@ -15,7 +15,7 @@ from backchannel.cli import answers
 from backchannel.cli.commands.deliveries import place_of
 from backchannel.cli.commands.runs import result_of
 from backchannel.cli.commands.sessions import kind_of, name_of
-from backchannel.cli.live import Drawing
+from backchannel.cli.live import ScreenDrawing
 from backchannel.cli.naming import short_ids, short_key
 from backchannel.cli.options import Options
 from backchannel.cli.output import Long, Rows, age, build_table, clean, until
@@ -60,7 +60,7 @@ class Panel:
         return [table, Text(f"… {self.total - count} more", "dim")] if is_cut and room > LEAST else [table]
 
 
-class Board(Drawing[OverviewSnapshot]):
+class Board(ScreenDrawing[OverviewSnapshot]):
     """The picture on a terminal."""
 
     def __init__(self, options: Options) -> None:

@@ -9,7 +9,7 @@ from backchannel.config.defaults import (
     starter_config,
     with_default_model,
 )
-from backchannel.config.findings import Finding
+from backchannel.config.findings import ConfigFinding
 from backchannel.config.load import check_config, config_from, load_config
 from backchannel.config.locations import Locations, locate
 from backchannel.config.schema import Config, DefaultModel
@@ -17,8 +17,8 @@ from backchannel.config.schema import Config, DefaultModel
 __all__ = [
     "AgentSettings",
     "Config",
+    "ConfigFinding",
     "DefaultModel",
-    "Finding",
     "Locations",
     "Surroundings",
     "agent",

@@ -1,6 +1,6 @@
 """What a check of the configuration found, and how it is reported.
 
-A `Finding` says where (path and line), what came and what would work. Errors stop a start; warnings
+A `ConfigFinding` says where (path and line), what came and what would work. Errors stop a start; warnings
 are shown and logged.
 """
 
@@ -22,7 +22,7 @@ _MAX_NAME = 64
 _PLAIN_NAME = re.compile(r"[A-Za-z_$*][\w$-]*\Z")
 
 
-class Finding(NamedTuple):
+class ConfigFinding(NamedTuple):
     """One error or warning about the configuration."""
 
     level: Literal["error", "warning"]
@@ -47,7 +47,7 @@ def show_path(path: SettingPath) -> str:
     return shown
 
 
-def config_error(findings: Sequence[Finding], file: Path | None) -> ConfigError:
+def config_error(findings: Sequence[ConfigFinding], file: Path | None) -> ConfigError:
     """Make one error of all that is wrong, a line each; warnings are among its `problems` only."""
     errors = [finding for finding in findings if finding.level == "error"]
     room = max(0, MAX_FINDINGS - len(errors))  # for warnings, which may be many and come first in the file

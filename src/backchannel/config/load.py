@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from backchannel.config.agents import complete, first
 from backchannel.config.checks import Issue, Surroundings, check_rules, check_start
-from backchannel.config.findings import Finding, SettingPath, config_error, show_path
+from backchannel.config.findings import ConfigFinding, SettingPath, config_error, show_path
 from backchannel.config.locations import locate
 from backchannel.config.programs import program_issues
 from backchannel.config.schema import Config, ConfigFile
@@ -88,7 +88,7 @@ def check_config(
     *,
     state: Path | None = None,
     here: Surroundings | None = None,
-) -> list[Finding]:
+) -> list[ConfigFinding]:
     """Find every error and warning in the configuration that `load_config` would read.
 
     Given what a gateway would have `here`, that includes what keeps one from starting, or is warned of then.
@@ -96,7 +96,7 @@ def check_config(
     try:
         return list(_load(path, env, state, overrides(env, None, None), here).warnings)
     except ConfigError as error:
-        return [Finding(**problem) for problem in error.details["problems"]]
+        return [ConfigFinding(**problem) for problem in error.details["problems"]]
 
 
 def _load(
@@ -124,7 +124,7 @@ class _Reading:
     registered: tuple[str, ...] = ()
     here: Surroundings | None = None
     reads: Collection[str] | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ConfigFinding] = field(default_factory=list)
 
     def config(self, state_dir: Path) -> Config:
         modern = modernise(self.source.raw)
@@ -149,25 +149,25 @@ class _Reading:
             self._add([self._finding(issue) for issue in program_issues(config, self.env["PATH"])])
         return replace(config, warnings=tuple(self.findings))
 
-    def _substituted(self, written: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+    def _substituted(self, written: dict[str, Any]) -> tuple[dict[str, Any], list[ConfigFinding]]:
         """Give the settings with variables and overrides in place, and the variables that are missing."""
         raw, missing = substitute(written, self.env, self.source)
         replaced = {show_path(path) for path in self.overridden}
         return override(raw, self.overridden), [finding for finding in missing if finding.path not in replaced]
 
-    def _add(self, findings: list[Finding]) -> None:
+    def _add(self, findings: list[ConfigFinding]) -> None:
         self.findings += map(self._with_origin, findings)
         self.findings.sort(key=lambda finding: finding.line or math.inf)
         if any(finding.level == "error" for finding in self.findings):
             raise config_error(self.findings, self.source.file)
 
-    def _finding(self, issue: Issue) -> Finding:
+    def _finding(self, issue: Issue) -> ConfigFinding:
         got = f"got {self.source.shown(issue.path, issue.got)}, " if issue.got is not None else ""
         other = f"{self.source.named(issue.other)} " if issue.other else ""
         message = f"{got}{other}{issue.message}"
-        return Finding(issue.level, self.source.named(issue.path), message, self.source.line(issue.path))
+        return ConfigFinding(issue.level, self.source.named(issue.path), message, self.source.line(issue.path))
 
-    def _with_origin(self, finding: Finding) -> Finding:
+    def _with_origin(self, finding: ConfigFinding) -> ConfigFinding:
         """Name the variable instead of the line where the value did not come from the file."""
         for name, path in OVERRIDES.items():
             if finding.path == show_path(path) and path in self.overridden:
@@ -178,7 +178,7 @@ class _Reading:
 
     def _with_instructions(self, file: ConfigFile) -> ConfigFile:
         """Put the texts of instruction files in their place."""
-        problems: list[Finding] = []
+        problems: list[ConfigFinding] = []
 
         def read(instructions: str | InstructionsFileSettings | None, path: SettingPath) -> str | None:
             if not isinstance(instructions, InstructionsFileSettings):
@@ -201,7 +201,7 @@ class _Reading:
 
     def _with_workspaces(self, file: ConfigFile, state_dir: Path) -> ConfigFile:
         """Make the paths of workspaces absolute."""
-        problems: list[Finding] = []
+        problems: list[ConfigFinding] = []
 
         def place(written: str | None, path: SettingPath) -> str | None:
             if written is None:
@@ -284,9 +284,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 def substitute(
     raw: dict[str, Any], env: Mapping[str, str], source: ConfigSource
-) -> tuple[dict[str, Any], list[Finding]]:
+) -> tuple[dict[str, Any], list[ConfigFinding]]:
     """Replace `${NAME}` in every text by the variable's value; `$${` stands for a plain `${`."""
-    findings: list[Finding] = []
+    findings: list[ConfigFinding] = []
 
     def replace(text: str, path: SettingPath) -> str:
         def one(match: re.Match[str]) -> str:
@@ -297,7 +297,7 @@ def substitute(
                 return match[0].replace("$${", "${")
             if name in env:
                 return env[name]
-            findings.append(Finding("error", source.named(path), _missing(name), source.line(path)))
+            findings.append(ConfigFinding("error", source.named(path), _missing(name), source.line(path)))
             return ""
 
         return _REFERENCE.sub(one, text)

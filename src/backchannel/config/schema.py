@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, field
 
-from backchannel.config.findings import Finding
+from backchannel.config.findings import ConfigFinding
 from backchannel.config.schema_agents import AgentsSettings, McpSettings, ToolsSettings
 from backchannel.config.schema_doors import (
     AdapterSettings,
@@ -178,7 +178,7 @@ class Config(ConfigFile, frozen=True, kw_only=True):
     state_dir: Path
     file: Path | None = None
     default_model: DefaultModel = DEMO_MODEL
-    warnings: tuple[Finding, ...] = ()
+    warnings: tuple[ConfigFinding, ...] = ()
 
     @property
     def database_url(self) -> str:

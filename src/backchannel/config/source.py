@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyjson5
 
-from backchannel.config.findings import MAX_FINDINGS, Finding, SettingPath, Step, config_error, show_path
+from backchannel.config.findings import MAX_FINDINGS, ConfigFinding, SettingPath, Step, config_error, show_path
 from backchannel.core.text import cut
 
 _LINE_END = re.compile("\n")
@@ -29,7 +29,7 @@ _LINE_ENDS = frozenset(["\n", "\r", "\r\n", "\u2028", "\u2029"])
 _MAX_DEPTH = 64
 
 
-class Slip(NamedTuple):
+class SyntaxProblem(NamedTuple):
     """The place at which the text stops being JSON5."""
 
     offset: int
@@ -52,7 +52,7 @@ class Positions:
     offsets: dict[SettingPath, int] = field(default_factory=dict)
     spans: dict[SettingPath, Span] = field(default_factory=dict)
     repeated: list[SettingPath] = field(default_factory=list)
-    slip: Slip | None = None
+    slip: SyntaxProblem | None = None
     _ends: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ def scan(text: str) -> Positions:
 class _Lost(Exception):
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(problem)
-        self.slip = Slip(offset, problem)
+        self.slip = SyntaxProblem(offset, problem)
 
 
 _ReadOne: TypeAlias = Callable[[SettingPath, int], None]
@@ -329,14 +329,14 @@ def load_text(file: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"the file is not UTF-8 text (byte 0x{content[error.start]:02x} in line {line})"
-        raise config_error([Finding("error", "", message, line)], file) from None
+        raise config_error([ConfigFinding("error", "", message, line)], file) from None
 
 
 def _unreadable(file: Path, message: str) -> Exception:
-    return config_error([Finding("error", "", message)], file)
+    return config_error([ConfigFinding("error", "", message)], file)
 
 
-def _syntax_finding(error: pyjson5.Json5DecoderException, positions: Positions) -> Finding:
+def _syntax_finding(error: pyjson5.Json5DecoderException, positions: Positions) -> ConfigFinding:
     # The scanner's place is exact. The parser's own is off by one at times, and is used for the few
     # things that only the parser refuses, such as a malformed escape.
     if positions.slip:
@@ -346,7 +346,7 @@ def _syntax_finding(error: pyjson5.Json5DecoderException, positions: Positions) 
         offset = min(int(near[1]), len(positions.text)) if near else 0
         problem = "this is not JSON5"
     line, column = positions.place(offset)
-    return Finding("error", "", f"column {column}: {problem}{_excerpt(positions.text, line, column)}", line)
+    return ConfigFinding("error", "", f"column {column}: {problem}{_excerpt(positions.text, line, column)}", line)
 
 
 def _excerpt(text: str, line: int, column: int) -> str:
@@ -375,8 +375,10 @@ def may_be_secret(name: str) -> bool:
     return _SECRET_NAME.match(name) is not None
 
 
-def _repeated_finding(path: SettingPath, positions: Positions) -> Finding:
-    return Finding("error", show_path(path), "this setting is given twice; keep one of them", positions.line(path))
+def _repeated_finding(path: SettingPath, positions: Positions) -> ConfigFinding:
+    return ConfigFinding(
+        "error", show_path(path), "this setting is given twice; keep one of them", positions.line(path)
+    )
 
 
 def _literal(value: Any) -> str:

@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 from msgspec.structs import FieldInfo
 
-from backchannel.config.findings import MAX_FINDINGS, Finding, SettingPath
+from backchannel.config.findings import MAX_FINDINGS, ConfigFinding, SettingPath
 from backchannel.config.source import ConfigSource
 from backchannel.core.settings import all_fields, is_secret, metas
-from backchannel.core.shapes import in_words, one_of
+from backchannel.core.shapes import describe_type, one_of
 from backchannel.core.text import nearest
 
 
@@ -67,7 +67,7 @@ class SettingKind(NamedTuple):
         """What it may be, in the words of all errors: `a whole number from 0 to 5`."""
         if self.words and len(self.choices) == 1:
             return one_of(self.words)  # in the order of the schema, which a description may follow
-        return in_words(inspect.type_info(self.exact))
+        return describe_type(inspect.type_info(self.exact))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _words(choice: Any) -> tuple[str, ...]:
     return tuple(choice) if isinstance(choice, type) and issubclass(choice, StrEnum) else ()
 
 
-def check_shape(raw: dict[str, Any], schema: type[Struct], source: ConfigSource) -> list[Finding]:
+def check_shape(raw: dict[str, Any], schema: type[Struct], source: ConfigSource) -> list[ConfigFinding]:
     """Find every setting that is unknown, missing, or of the wrong type or range."""
     return list(itertools.islice(_Walk(source).group(raw, all_fields(schema), ()), MAX_FINDINGS + 1))
 
@@ -101,7 +101,7 @@ class _Walk:
     def __init__(self, source: ConfigSource) -> None:
         self._source = source
 
-    def group(self, value: dict[str, Any], own: Sequence[FieldInfo], path: SettingPath) -> Iterator[Finding]:
+    def group(self, value: dict[str, Any], own: Sequence[FieldInfo], path: SettingPath) -> Iterator[ConfigFinding]:
         known = {field.encode_name: field for field in own}
         for name in value:
             if name not in known:
@@ -112,7 +112,7 @@ class _Walk:
             elif field.required:
                 yield self._finding(path, f"`{name}` is missing: {kind_of(field.type).in_words}")
 
-    def _setting(self, value: Any, exact: Any, path: SettingPath) -> Iterator[Finding]:
+    def _setting(self, value: Any, exact: Any, path: SettingPath) -> Iterator[ConfigFinding]:
         kind = kind_of(exact)
         if isinstance(value, dict) and (struct := kind.struct_of(value)):
             yield from self.group(value, all_fields(struct, kind.structs), path)
@@ -125,8 +125,8 @@ class _Walk:
         elif not _fits(value, kind):
             yield self._finding(path, self._misfit(value, kind, path))
 
-    def _finding(self, path: SettingPath, message: str) -> Finding:
-        return Finding("error", self._source.named(path), message, self._source.line(path))
+    def _finding(self, path: SettingPath, message: str) -> ConfigFinding:
+        return ConfigFinding("error", self._source.named(path), message, self._source.line(path))
 
     def _unknown(self, name: str, known: list[str]) -> str:
         """Name what could be meant at this place. The same name elsewhere means something else: a hint there would make

@@ -68,7 +68,7 @@ def _block_tokens(block: Block) -> int:
             return IMAGE_TOKENS
 
 
-class Said(msgspec.Struct):
+class UserText(msgspec.Struct):
     """What a model sees as a user message: what was said, or a note; its header is added on top."""
 
     message: Message
@@ -96,7 +96,7 @@ class ReplyStep(msgspec.Struct):
         return (1 + self.is_left_open) * LINE_TOKENS + estimate_tokens(self.reply) + results
 
 
-Piece = Said | ReplyStep
+Piece = UserText | ReplyStep
 
 
 def fit(pieces: list[Piece], budget: int, is_cut: bool) -> tuple[list[Piece], bool]:
@@ -110,7 +110,7 @@ def fit(pieces: list[Piece], budget: int, is_cut: bool) -> tuple[list[Piece], bo
         used += pieces[i].tokens
         if used > budget:
             break
-        if isinstance(pieces[i], Said) or (i == 0 and not is_cut):
+        if isinstance(pieces[i], UserText) or (i == 0 and not is_cut):
             start = i
     return pieces[start:], start > 0
 
@@ -120,7 +120,7 @@ def _current_turn(pieces: list[Piece]) -> int:
     newest_note = 0
     for i in range(len(pieces) - 1, -1, -1):
         piece = pieces[i]
-        if isinstance(piece, Said):
+        if isinstance(piece, UserText):
             if piece.message.role is Role.USER:
                 return i
             newest_note = newest_note or i

@@ -19,7 +19,7 @@ _SESSION_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenAddress:
     """What a caller wrote: a key, perhaps a session id; explicit when the text alone names a session."""
 
     text: str
@@ -30,7 +30,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """What the store knows about a `Written`.
+    """What the store knows about a `WrittenAddress`.
 
     `id_key` is the session that has, or before a reset had, the session id. Leave it out
     when the caller must not learn of that session.
@@ -44,7 +44,7 @@ class LookedUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class SessionResolved:
     """The session that was meant, which may not exist yet."""
 
     key: SessionKey
@@ -54,7 +54,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Addressed:
+class RequestAddress:
     """Where a request goes: to a session and, where it named that by its id, to no other transcript of it.
 
     The id goes into the unit that does what was asked, which looks whether the session still has it.
@@ -86,7 +86,7 @@ class CallerKeys:
                 return key.rest
         return self.scheme.shown(str(key))
 
-    def read(self, text: str) -> Written:
+    def read(self, text: str) -> WrittenAddress:
         """Read `main`, `current`, a full key, a bare key of the caller's agent, or a session id.
 
         Raises:
@@ -95,18 +95,18 @@ class CallerKeys:
         text = text.strip()
         word = text.lower()
         if word == "main":
-            return Written(text, self.scheme.main(self.agent), None, is_explicit=True)
+            return WrittenAddress(text, self.scheme.main(self.agent), None, is_explicit=True)
         if word == "current":
-            return Written(text, self._current(), None, is_explicit=True)
+            return WrittenAddress(text, self._current(), None, is_explicit=True)
         is_full = is_full_key(word)
         key = SessionKey.parse(text) if is_full else SessionKey.of(self.agent, *map(decode, split(text)))
         if key.is_reserved:
             raise not_a_key(text, "global and unknown are reserved; " + WHAT_WORKS)
         is_explicit = is_full or len(key.path) > 1 or self.scheme.kind(key) is not Kind.OTHER
         session_id = word if _SESSION_ID.fullmatch(word) else None
-        return Written(text, self.scheme.in_force(key), session_id, is_explicit)
+        return WrittenAddress(text, self.scheme.in_force(key), session_id, is_explicit)
 
-    def read_id(self, text: str) -> Written:
+    def read_id(self, text: str) -> WrittenAddress:
         """Read the id of a session as its name: one that no session has names a new session, `explicit:<id>`.
 
         Raises:
@@ -114,7 +114,7 @@ class CallerKeys:
         """
         word = text.strip().lower()
         key = SessionKey.of(self.agent, "explicit", word)
-        return Written(text, key, word if _SESSION_ID.fullmatch(word) else None, is_explicit=True)
+        return WrittenAddress(text, key, word if _SESSION_ID.fullmatch(word) else None, is_explicit=True)
 
     def _current(self) -> SessionKey:
         if self.caller is None:
@@ -122,7 +122,7 @@ class CallerKeys:
             raise InvalidSessionKey(f"'current' is the calling session, and an operator is none ({works})")
         return self.scheme.in_force(self.caller)
 
-    def choose(self, written: Written, found: LookedUp) -> Resolved:
+    def choose(self, written: WrittenAddress, found: LookedUp) -> SessionResolved:
         """Decide which session was meant; a key wins over a session id.
 
         Raises:
@@ -131,18 +131,18 @@ class CallerKeys:
                 deleted had the id.
         """
         if found.key_exists:
-            return Resolved(written.key, exists=True)
+            return SessionResolved(written.key, exists=True)
         if written.session_id and found.id_key and self.scheme.is_listed(found.id_key):
             if found.id_is_current:
-                return Resolved(found.id_key, exists=True, session_id=written.session_id)
+                return SessionResolved(found.id_key, exists=True, session_id=written.session_id)
             shown = self.show(found.id_key)
             message = f"session id {written.session_id} was replaced by a reset (write its key: {shown})"
             raise SessionIdReplaced(message, sessionKey=shown)
         if written.is_explicit and not found.id_is_deleted:
-            return Resolved(written.key, exists=False)
+            return SessionResolved(written.key, exists=False)
         raise SessionNotFound(f"no session has the key or id {quoted(written.text)} ({WHAT_WORKS})")
 
-    def resolve(self, text: str, look_up: Callable[[Written], LookedUp]) -> Resolved:
+    def resolve(self, text: str, look_up: Callable[[WrittenAddress], LookedUp]) -> SessionResolved:
         """Read a text and choose the session, with a look-up that runs in the caller's transaction."""
         written = self.read(text)
         return self.choose(written, look_up(written))

@@ -250,7 +250,7 @@ class Timer(msgspec.Struct, frozen=True):
     due_at: int
 
 
-class Due(msgspec.Struct, frozen=True):
+class DueTimers(msgspec.Struct, frozen=True):
     """What has to be done by now: timers, and chats whose first delivery is to be tried again."""
 
     timers: list[Timer]

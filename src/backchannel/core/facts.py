@@ -13,7 +13,7 @@ from backchannel.core.delivery.delivery import Delivery
 from backchannel.core.delivery.drafts import ShownDraft
 from backchannel.core.messages import Message
 from backchannel.core.policy.approvals import Approval
-from backchannel.core.policy.pairing import Pairing
+from backchannel.core.policy.pairing import PairingRecord
 from backchannel.core.runs import Run
 
 
@@ -85,7 +85,7 @@ class ApprovalChanged(msgspec.Struct, frozen=True):
 class PairingChanged(msgspec.Struct, frozen=True):
     """A stranger was sent a code, or an owner let somebody speak or denied it."""
 
-    pairing: Pairing
+    pairing: PairingRecord
 
 
 class TokenEnded(msgspec.Struct, frozen=True):

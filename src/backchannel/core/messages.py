@@ -226,7 +226,7 @@ class TranscriptLines(NamedTuple):
     has_more: bool
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingMessages(msgspec.Struct, frozen=True):
     """The first messages that were accepted and are not yet in the transcript, and how many there are in all."""
 
     messages: list[Message]

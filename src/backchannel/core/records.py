@@ -74,7 +74,7 @@ class DayUsed(NamedTuple):
     """How many of them used a model whose price is not known."""
 
 
-class Spending(NamedTuple):
+class SpendingByDay(NamedTuple):
     """What was used, by days with runs; `is_part` where not all runs were looked at."""
 
     days: list[DayUsed]
@@ -99,7 +99,7 @@ class Troubles(msgspec.Struct, frozen=True, kw_only=True):
     """Cron jobs that have no next time where there should be one."""
 
 
-class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+class UnfinishedWork(msgspec.Struct, frozen=True, kw_only=True):
     """What earlier processes have accepted and not ended."""
 
     interrupted: int = 0

@@ -25,7 +25,7 @@ from operator import is_
 
 import msgspec
 
-from backchannel.core.budget import LINE_TOKENS, Piece, ReplyStep, Said, fit
+from backchannel.core.budget import LINE_TOKENS, Piece, ReplyStep, UserText, fit
 from backchannel.core.headers import (
     SYSTEM_MESSAGE,
     USER_MESSAGE,
@@ -132,14 +132,14 @@ def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[
     return pieces
 
 
-def _read_said(message: Message, mark: str, folded_mark: str, *, is_shared: bool) -> Said | None:
+def _read_said(message: Message, mark: str, folded_mark: str, *, is_shared: bool) -> UserText | None:
     """Read a message of a user; None when there is nothing to show."""
     if not _is_plain(message, folded_mark):
         content = _read_content(message.content, mark)
         if not content:
             return None
         message = _with_content(message, content)
-    return Said(message, header_of(message, mark, is_shared=is_shared))
+    return UserText(message, header_of(message, mark, is_shared=is_shared))
 
 
 def _is_plain(message: Message, folded_mark: str) -> bool:
@@ -236,11 +236,11 @@ def _with_content(message: Message, content: Sequence[Block]) -> Message:
 
 def _write(pieces: list[Piece], mark: str, is_short: bool) -> tuple[Message, ...]:
     messages: list[Message] = []
-    said: list[Said] = []
+    said: list[UserText] = []
     if is_short or isinstance(pieces[0], ReplyStep):
         said.append(_line(_LEFT_OUT if is_short else _OPENS_WITH_REPLY, mark))
     for piece in pieces:
-        if isinstance(piece, Said):
+        if isinstance(piece, UserText):
             said.append(piece)
             if piece.is_left_open:
                 said.append(_line(_NOT_ANSWERED, mark))
@@ -260,12 +260,12 @@ def _write(pieces: list[Piece], mark: str, is_short: bool) -> tuple[Message, ...
     return tuple(messages)
 
 
-def _line(text: str, mark: str) -> Said:
+def _line(text: str, mark: str) -> UserText:
     message = Message(id="", role=Role.SYSTEM, content=text_content(text), timestamp=0)
-    return Said(message, header_line(mark, SYSTEM_MESSAGE))
+    return UserText(message, header_line(mark, SYSTEM_MESSAGE))
 
 
-def _join(said: list[Said], mark: str) -> Message:
+def _join(said: list[UserText], mark: str) -> Message:
     """Join what was said into one user message, a blank line between; it keeps the newest one's id."""
     newest = said[-1].message
     if len(said) == 1 and said[0].header is None:

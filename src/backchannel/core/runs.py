@@ -16,7 +16,7 @@ import msgspec
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Chat, Message, Provenance, Sender, ToolCallBlock, Usage
-from backchannel.core.sessions import Address, Making, Session
+from backchannel.core.sessions import Address, NewSession, Session
 
 NOBODY = 0
 """The fence of a run that no process has taken up: none has this number."""
@@ -132,7 +132,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     thinking: str | None = None
     timeout_s: float | None = None
     expected_session_id: str | None = None
-    making: Making | None = None
+    making: NewSession | None = None
     """What its session is made with, or changes, in the same commit."""
     chain: Chain | None = None
     exchange_id: str | None = None
@@ -290,28 +290,28 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return ToolCallBlock(id=self.id, name=self.name, arguments=msgspec.json.decode(self.arguments))
 
 
-class Opening(msgspec.Struct, frozen=True):
+class TranscriptOpening(msgspec.Struct, frozen=True):
     """A transcript that a run's message has begun: the mark of its headers, and that message, which is all of it."""
 
     mark: str
     message: Message
 
 
-class Started(msgspec.Struct, frozen=True):
+class RunStarted(msgspec.Struct, frozen=True):
     """A run that a lane may work on now, under this fence, and its session as it is at this moment."""
 
     run: Run
     fence: Fence
     session: Session
-    opening: Opening | None = None
+    opening: TranscriptOpening | None = None
     """Where there is one, the first request to a model needs no look at the database."""
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class RunAccepted(msgspec.Struct, frozen=True):
     """What accepting a message gave: the run, and whether it may start at once."""
 
     run: Run
-    started: Started | None
+    started: RunStarted | None
     is_repeat: bool = False
 
 
@@ -344,7 +344,7 @@ def scoped_run_id(scope: str, key: str) -> str:
     return f"{scope}/{key.replace('%', '%25').replace('/', '%2f')}"
 
 
-class Interrupted(msgspec.Struct, frozen=True):
+class RunInterrupted(msgspec.Struct, frozen=True):
     """A run that was running when its process ended."""
 
     run_id: str

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from backchannel.core.messages import Pending, TranscriptLines
+from backchannel.core.messages import PendingMessages, TranscriptLines
 from backchannel.core.policy.visibility import VisibleScope
 from backchannel.core.stored import StoredForm
 from backchannel.errors import ScopeMissing
@@ -105,7 +105,7 @@ class OpenedSession(NamedTuple):
     """What somebody who opens a session reads of it."""
 
     page: TranscriptLines
-    pending: Pending
+    pending: PendingMessages
     length: int
     """How many messages the transcript has."""
     seen: tuple[Session, list[str]] | None
@@ -132,7 +132,7 @@ class SessionPatch(msgspec.Struct, frozen=True, kw_only=True):
     verbose_level: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class Making(msgspec.Struct, frozen=True, kw_only=True):
+class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     """What a client that makes a session sets of it."""
 
     settings: SessionPatch

@@ -95,7 +95,7 @@ def describe(struct: type[msgspec.Struct]) -> Iterator[FieldDescription]:
         kind, meaning = field.type, ""
         if isinstance(kind, inspect.Metadata):
             meaning = str((kind.extra_json_schema or {}).get("description", ""))
-        shown = in_words(kind) + (" | null" if _can_be_cleared(field) else "")
+        shown = describe_type(kind) + (" | null" if _can_be_cleared(field) else "")
         yield FieldDescription(f"`{field.encode_name}`", shown, _default_in_words(field), meaning)
 
 
@@ -124,13 +124,13 @@ def _default_in_words(field: inspect.Field) -> str:
     return "–" if default in (None, msgspec.NODEFAULT) else f"`{msgspec.json.encode(default).decode()}`"
 
 
-def in_words(kind: inspect.Type) -> str:
+def describe_type(kind: inspect.Type) -> str:
     """Describe a type and its limits, as errors and references say it: `a whole number from 0 to 5`."""
     match kind:
         case inspect.Metadata():
-            return in_words(kind.type)
+            return describe_type(kind.type)
         case inspect.UnionType():
-            return ", or ".join(in_words(each) for each in kind.types if not isinstance(each, inspect.NoneType))
+            return ", or ".join(describe_type(each) for each in kind.types if not isinstance(each, inspect.NoneType))
         case inspect.StrType(max_length=0):
             return "empty text"
         case inspect.StrType():
@@ -166,7 +166,7 @@ def one_of(values: Sequence[Any]) -> str:
 
 
 def _items(kind: inspect.Type) -> str:
-    words = in_words(kind)
+    words = describe_type(kind)
     return {"text": "texts", "an object": "objects"}.get(words, words.replace("one of ", "any of ", 1))
 
 
@@ -245,7 +245,7 @@ def _inside(kind: inspect.Type, part: str) -> Iterator[inspect.Type]:
 
 def _wrong(said: str, kind: inspect.Type) -> str:
     """Say what came, where the decoder tells it, and what would work."""
-    expected = f"expected {in_words(kind)}"
+    expected = f"expected {describe_type(kind)}"
     if got := _GOT.search(said):
         sort, word = got.groups()
         return f"got {word[:64] if word else _SORTS.get(sort, sort)}, {expected}"

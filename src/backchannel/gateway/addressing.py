@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from backchannel.agents.registry import Agents
-from backchannel.core.caller_keys import Addressed, CallerKeys, LookedUp, Resolved, Written
+from backchannel.core.caller_keys import CallerKeys, LookedUp, RequestAddress, SessionResolved, WrittenAddress
 from backchannel.core.keys import KeyScheme, SessionKey, normalise_agent_id
 from backchannel.core.policy.visibility import OPERATOR
 from backchannel.core.sessions import Session
@@ -21,7 +21,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound, UnknownAgent
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.targets import addressed_before, look_up
-from backchannel.wire.answers import Found, FoundKey
+from backchannel.wire.answers import FoundKey, SessionFound
 from backchannel.wire.rows import SessionRow
 
 _SHORT_ID = re.compile("[0-9a-fA-F]{8,32}")
@@ -56,7 +56,7 @@ def check_agent(parts: GatewayParts, agent: str) -> None:
     parts.agents.get(agent)
 
 
-async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -> Resolved:
+async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -> SessionResolved:
     """Resolve which session a text means; it may not exist yet.
 
     Raises:
@@ -70,7 +70,7 @@ async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -
     return resolved
 
 
-async def _choose(parts: GatewayParts, keys: CallerKeys, written: Written) -> Resolved:
+async def _choose(parts: GatewayParts, keys: CallerKeys, written: WrittenAddress) -> SessionResolved:
     found = await look_up(parts, OPERATOR, written)
     assert isinstance(found, LookedUp), "an operator sees every session"
     return keys.choose(written, found)
@@ -78,7 +78,7 @@ async def _choose(parts: GatewayParts, keys: CallerKeys, written: Written) -> Re
 
 async def address_for_message(
     parts: GatewayParts, text: str, agent_id: str | None, idempotency_key: str | None = None
-) -> Addressed:
+) -> RequestAddress:
     """Resolve which session a message goes to. It need not exist: the message makes it, for a configured agent.
 
     Raises:
@@ -92,13 +92,13 @@ async def address_for_message(
     is_plain = written.is_explicit and written.session_id is None
     if is_plain and (agent_id is None or written.key.agent == keys.agent):
         check_agent(parts, written.key.agent)
-        return Addressed(written.key)
+        return RequestAddress(written.key)
     return await _address(parts, keys, written, agent_id, idempotency_key)
 
 
 async def address_by_id(
     parts: GatewayParts, session_id: str, agent_id: str | None, idempotency_key: str | None = None
-) -> Addressed:
+) -> RequestAddress:
     """Resolve which session a message goes to that names it by its id; one that none ever had makes a new session.
 
     Raises:
@@ -108,7 +108,7 @@ async def address_by_id(
     return await _address(parts, keys, keys.read_id(session_id), agent_id, idempotency_key)
 
 
-async def address_by_name(parts: GatewayParts, name: str, idempotency_key: str | None = None) -> Addressed:
+async def address_by_name(parts: GatewayParts, name: str, idempotency_key: str | None = None) -> RequestAddress:
     """Resolve which session a message goes to, by what the command line takes: a key, an id, a label, or an agent.
 
     An agent's id means its main session, unless a session of the default agent has this key.
@@ -121,9 +121,9 @@ async def address_by_name(parts: GatewayParts, name: str, idempotency_key: str |
     with suppress(SessionNotFound):
         return await address_for_message(parts, name, None, idempotency_key)
     with suppress(SessionNotFound):
-        return Addressed(await find_labelled(parts, name.strip(), None))
+        return RequestAddress(await find_labelled(parts, name.strip(), None))
     if (main := main_of(parts.scheme, parts.agents, name)) is not None:
-        return Addressed(main)
+        return RequestAddress(main)
     known = f"no session has the key, the id or the label {quoted(name)}, and no agent has this id"
     raise SessionNotFound(f"{known} (agent:{parts.scheme.default_agent}:<name> begins one)")
 
@@ -138,7 +138,7 @@ def main_of(scheme: KeyScheme, agents: Agents, name: str) -> SessionKey | None:
 
 async def address_to_make(
     parts: GatewayParts, text: str, agent_id: str | None, idempotency_key: str | None = None
-) -> Addressed:
+) -> RequestAddress:
     """Resolve which session is to be made, unless it is there: a word alone is a key of the agent's, too.
 
     Raises:
@@ -149,22 +149,22 @@ async def address_to_make(
 
 
 async def _address(
-    parts: GatewayParts, keys: CallerKeys, written: Written, agent_id: str | None, idempotency_key: str | None
-) -> Addressed:
+    parts: GatewayParts, keys: CallerKeys, written: WrittenAddress, agent_id: str | None, idempotency_key: str | None
+) -> RequestAddress:
     try:
         resolved = await _choose(parts, keys, written)
-        at = Addressed(resolved.key, resolved.session_id)
+        at = RequestAddress(resolved.key, resolved.session_id)
     except (SessionIdReplaced, SessionNotFound):
         if (was := await addressed_before(parts, written, idempotency_key)) is None:
             raise
-        at = Addressed(was, written.session_id)
+        at = RequestAddress(was, written.session_id)
     if agent_id is not None:
         check_agent_id(keys, at.key)
     check_agent(parts, at.key.agent)
     return at
 
 
-async def address_existing(parts: GatewayParts, text: str, agent_id: str | None) -> Addressed:
+async def address_existing(parts: GatewayParts, text: str, agent_id: str | None) -> RequestAddress:
     """Resolve which session is to be changed that is there.
 
     Raises:
@@ -174,7 +174,7 @@ async def address_existing(parts: GatewayParts, text: str, agent_id: str | None)
     session = await _load(parts, resolved)
     if session is None or session.archived_at is not None:
         raise no_session(parts, text)
-    return Addressed(resolved.key, resolved.session_id)
+    return RequestAddress(resolved.key, resolved.session_id)
 
 
 async def find_session(
@@ -194,7 +194,7 @@ async def find_session(
 
 async def find_session_or_main(
     parts: GatewayParts, text: str, agent_id: str | None
-) -> tuple[Addressed, Session | None]:
+) -> tuple[RequestAddress, Session | None]:
     """Load the session that a text means, archived or not; a main session is there before anyone has spoken to it.
 
     Raises:
@@ -207,10 +207,10 @@ async def find_session_or_main(
         if resolved.session_id is not None or not parts.scheme.is_main(resolved.key):
             raise no_session(parts, text)
         check_agent(parts, resolved.key.agent)
-    return Addressed(resolved.key, resolved.session_id), session
+    return RequestAddress(resolved.key, resolved.session_id), session
 
 
-async def _load(parts: GatewayParts, resolved: Resolved) -> Session | None:
+async def _load(parts: GatewayParts, resolved: SessionResolved) -> Session | None:
     """Load a session; None too where it was named by an id that has been replaced at this moment."""
     session = await parts.store.session(str(resolved.key))
     return session if session is None or resolved.session_id in (None, session.session_id) else None
@@ -257,13 +257,13 @@ async def find_labelled(parts: GatewayParts, label: str, agent_id: str | None) -
     return keys.choose_label(label, [SessionKey.parse(session.key) for session in sessions])
 
 
-async def find_by_short_id(parts: GatewayParts, short_id: str, agent_id: str | None) -> Found:
+async def find_by_short_id(parts: GatewayParts, short_id: str, agent_id: str | None) -> SessionFound:
     """Find a session as OpenClaw's clients write it into addresses: by the beginning of the UUID in its key."""
     if _SHORT_ID.fullmatch(short_id) is None:
-        return Found(ok=False)
+        return SessionFound(ok=False)
     agent = None if agent_id is None else normalise_agent_id(agent_id)
     keys = await parts.store.sessions_with_uuid(short_id.lower(), agent, _MOST_CANDIDATES)
     found = [FoundKey(key=parts.rows.key(key), agent_id=SessionKey.stored(key).agent) for key in keys]
     if len(found) == 1:
-        return Found(ok=True, key=found[0].key, agent_id=found[0].agent_id)
-    return Found(ok=False, candidates=found or None)
+        return SessionFound(ok=True, key=found[0].key, agent_id=found[0].agent_id)
+    return SessionFound(ok=False, candidates=found or None)

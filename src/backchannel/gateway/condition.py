@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from backchannel.agents.registry import Missing
+from backchannel.agents.registry import MissingAgent
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
 from backchannel.core.contracts import FollowingClock
@@ -50,7 +50,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ConditionSeen:
     """What the checks look at, read once."""
 
     parts: GatewayParts
@@ -90,7 +90,7 @@ async def examine(parts: GatewayParts) -> Condition:
     except Unavailable as unread:
         refusal = refusal or unread.message
     await asyncio.to_thread(parts.sandboxes.problems)  # tries what was installed since; then it is known
-    seen = Seen(
+    seen = ConditionSeen(
         parts=parts,
         amounts=amounts,
         free_bytes=await asyncio.to_thread(_free_bytes, parts.config.state_dir),
@@ -112,7 +112,7 @@ async def _read_amounts(parts: GatewayParts) -> Amounts:
     )
 
 
-def _found(seen: Seen) -> Iterator[HealthProblem]:
+def _found(seen: ConditionSeen) -> Iterator[HealthProblem]:
     for check in CHECKS:
         yield from check(seen)
     if seen.amounts is not None:
@@ -136,25 +136,25 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _storage(seen: Seen) -> Iterator[HealthProblem]:
+def _storage(seen: ConditionSeen) -> Iterator[HealthProblem]:
     if seen.refusal is not None:
         cause = "If the database is away, start it; if a disk is full, free some space."
         hint = f"{cause} What is refused meanwhile is not lost: its sender was told."
         yield HealthProblem(code="storage", message=f"Nothing can be accepted: {seen.refusal}.", hint=hint)
 
 
-def _database(seen: Seen) -> Iterator[HealthProblem]:
+def _database(seen: ConditionSeen) -> Iterator[HealthProblem]:
     for code, message, hint in seen.parts.store.driver.problems():
         yield HealthProblem(code=code, message=message, hint=hint)
 
 
-def _disk(seen: Seen) -> Iterator[HealthProblem]:
+def _disk(seen: ConditionSeen) -> Iterator[HealthProblem]:
     if seen.free_bytes < LOW_DISK_BYTES:
         message = f"{seen.free_bytes // 1_048_576} MiB are left on the disk of {seen.parts.config.state_dir}."
         yield HealthProblem(code="disk_low", message=message, hint="Free some space before it is full.")
 
 
-def _models(seen: Seen) -> Iterator[HealthProblem]:
+def _models(seen: ConditionSeen) -> Iterator[HealthProblem]:
     yield from model_problems(seen.parts)
 
 
@@ -204,7 +204,7 @@ def _why_demo_is_wrong(parts: GatewayParts) -> str | None:
     return f"The demo model answers for {', '.join(unnamed)}, and {told}: {config.default_model.why}."
 
 
-def _sandboxes(seen: Seen) -> Iterator[HealthProblem]:
+def _sandboxes(seen: ConditionSeen) -> Iterator[HealthProblem]:
     yield from sandbox_problems(seen.parts)
 
 
@@ -216,7 +216,7 @@ def sandbox_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
         yield HealthProblem(code="sandbox_missing", message=message, hint=hint)
 
 
-def _loop(seen: Seen) -> Iterator[HealthProblem]:
+def _loop(seen: ConditionSeen) -> Iterator[HealthProblem]:
     stall = seen.parts.runtime.watchdog.long_stall
     if stall is not None and (ago_s := asyncio.get_running_loop().time() - stall[0]) < RECENT_STALL_S:
         message = f"Nobody was answered for {stall[1]:.1f} s, {ago_s / 60:.0f} minutes ago."
@@ -226,7 +226,7 @@ def _loop(seen: Seen) -> Iterator[HealthProblem]:
         yield HealthProblem(code="loop_stalled", message=message, hint=hint)
 
 
-def _clock(seen: Seen) -> Iterator[HealthProblem]:
+def _clock(seen: ConditionSeen) -> Iterator[HealthProblem]:
     set_back_at = seen.parts.runtime.clock_set_back_at
     if set_back_at is not None and seen.parts.clock.monotonic() - set_back_at < RECENT_CLOCK_S:
         hint = "Timers and retries keep their pace; see to it that one program alone sets that clock."
@@ -239,7 +239,7 @@ def _clock(seen: Seen) -> Iterator[HealthProblem]:
         yield HealthProblem(code="clock_differs", message=message, hint=hint)
 
 
-def _gateways_alike(seen: Seen) -> Iterator[HealthProblem]:
+def _gateways_alike(seen: ConditionSeen) -> Iterator[HealthProblem]:
     peers, own = seen.parts.runtime.house.peers, seen.parts.store.number
     mine = next((peer.member for peer in peers if peer.number == own), None)
     if mine is None:
@@ -251,7 +251,7 @@ def _gateways_alike(seen: Seen) -> Iterator[HealthProblem]:
             yield HealthProblem(code="gateways_differ", message=message, hint=hint)
 
 
-def _channels(seen: Seen) -> Iterator[HealthProblem]:
+def _channels(seen: ConditionSeen) -> Iterator[HealthProblem]:
     unsent = seen.parts.runtime.outbox.reach.down
     for channel, error in unsent.items():
         message = f"Nothing gets through to the channel {channel}: {error}."
@@ -275,7 +275,7 @@ def channel_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
             yield HealthProblem(code="channel_unusable", message=message, hint=hint)
 
 
-def _mcp_servers(seen: Seen) -> Iterator[HealthProblem]:
+def _mcp_servers(seen: ConditionSeen) -> Iterator[HealthProblem]:
     if (servers := seen.parts.mcp_servers) is None:
         return
     for name, why in servers.down().items():
@@ -283,7 +283,7 @@ def _mcp_servers(seen: Seen) -> Iterator[HealthProblem]:
         yield HealthProblem(code="mcp_server_down", message=f"The MCP server {name} is down: {why}.", hint=hint)
 
 
-def _waiting_for(channel: str, seen: Seen) -> str:
+def _waiting_for(channel: str, seen: ConditionSeen) -> str:
     if seen.amounts is None:
         return "What waits to be sent there is tried again."
     if waiting := seen.amounts.troubles.waiting.get(channel, 0):
@@ -319,7 +319,7 @@ def _runs(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
 
 def _agents(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
     for agent_id, count in amounts.awaited.items():
-        if parts.agents.missing(agent_id) is Missing.AGENT:
+        if parts.agents.missing(agent_id) is MissingAgent.AGENT:
             waiting = _count(count, "run waits", "runs wait")
             message = f"{waiting} for the agent {agent_id}, which no gateway at work has."
             hint = "Start the gateway that has it, or add the agent to the configuration of one that runs."
@@ -338,7 +338,7 @@ def _cron(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
         yield HealthProblem(code="cron_stopped", message=f"Jobs without a next time: {', '.join(jobs)}.", hint=hint)
 
 
-CHECKS: tuple[Callable[[Seen], Iterator[HealthProblem]], ...] = (
+CHECKS: tuple[Callable[[ConditionSeen], Iterator[HealthProblem]], ...] = (
     _storage,
     _database,
     _disk,

@@ -96,7 +96,7 @@ def _is_signed(key: bytes, signature: bytes, text: str) -> bool:
     return True
 
 
-class Issued(NamedTuple):
+class DeviceTokenIssued(NamedTuple):
     """A device token, its id, and when it was made."""
 
     id: str
@@ -144,7 +144,9 @@ class Devices:
         parent = OPERATOR_TOKEN_ID if used.is_of_operator else used.parent
         return TokenHolder(parent, expand_scopes(used.scopes.split()), device_token=used.id)
 
-    async def issue(self, holder: TokenHolder, token: str, device: ProvenDevice, origin: str) -> Issued | None:
+    async def issue(
+        self, holder: TokenHolder, token: str, device: ProvenDevice, origin: str
+    ) -> DeviceTokenIssued | None:
         """Give a device its token of the one that it has logged in with, with the rights of this connection.
 
         None if it cannot be written now: then the page is logged in until it is loaded anew.
@@ -160,7 +162,7 @@ class Devices:
             return None
         if row is None:
             raise Unauthorized("the token was revoked just now")
-        return Issued(row.id, parent.token(device.id, row.salt), row.created_at)
+        return DeviceTokenIssued(row.id, parent.token(device.id, row.salt), row.created_at)
 
     async def operators_parent(self) -> str:
         """Name the operator's token as device tokens name their parent."""

@@ -12,7 +12,7 @@ from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
-from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, SharedParams, bad_params, in_words
+from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, SharedParams, bad_params, describe_type
 from backchannel.core.shapes import ONE_LINE as ONE_LINE
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
@@ -77,7 +77,7 @@ def read_idempotency_key(given: str | None, name: str) -> str | None:
     try:
         return msgspec.convert(given, IdempotencyKey | None)
     except msgspec.ValidationError:
-        expected = in_words(msgspec.inspect.type_info(IdempotencyKey))
+        expected = describe_type(msgspec.inspect.type_info(IdempotencyKey))
         raise InvalidRequest(f"{name}: expected {expected}", param=name) from None
 
 

@@ -30,7 +30,7 @@ class SenderSession(Answer, frozen=True, kw_only=True):
     agent_id: str
 
 
-class Forwarded(Answer, frozen=True, kw_only=True):
+class ForwardedMessage(Answer, frozen=True, kw_only=True):
     """Who sent a message that another session wrote."""
 
     sender_label: str
@@ -59,7 +59,7 @@ def _forwarded(message: Message) -> bytes:
         return encode_message(message)
     sender = _sender(source.source_session_key)
     label = f"Forwarded from {sender.agent_id}" if sender else "Forwarded"
-    told = msgspec.json.encode(Forwarded(sender_label=label, sender_session=sender))
+    told = msgspec.json.encode(ForwardedMessage(sender_label=label, sender_session=sender))
     return encode_message(replace(message, role=Role.ASSISTANT))[:-1] + b"," + told[1:]
 
 

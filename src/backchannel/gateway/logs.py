@@ -65,7 +65,7 @@ def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterab
         structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
         _clean,
     ]
-    rendered = [*_renderers(as_json, stream), Masking(secrets).mask_and_keep]
+    rendered = [*_renderers(as_json, stream), SecretMasking(secrets).mask_and_keep]
     structlog.configure(
         processors=[*shared, *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -179,7 +179,7 @@ class RecentLines:
 RECENT = RecentLines()
 
 
-class Masking:
+class SecretMasking:
     """The last step of a log line: takes secrets out of it."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -196,7 +196,7 @@ class Masking:
         return masked
 
 
-_default_masking = Masking(())
+_default_masking = SecretMasking(())
 """The secrets of all gateways in a process that has not configured its logs."""
 
 

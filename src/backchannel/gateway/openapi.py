@@ -53,7 +53,7 @@ _LET_IN = (401, *_ANYBODY)
 _POSTED = (400, 404, 409, 500, *_LET_IN)
 
 
-class Done(msgspec.Struct):
+class CallDone(msgspec.Struct):
     ok: bool
 
 
@@ -74,7 +74,7 @@ class WireError(msgspec.Struct, rename="camel"):
     retry_after_ms: int = 0
 
 
-class Failed(msgspec.Struct):
+class CallRefused(msgspec.Struct):
     ok: bool
     error: WireError
 
@@ -91,7 +91,7 @@ class OpenAiFailed(msgspec.Struct):
 
 
 _TYPES: tuple[type[msgspec.Struct], ...] = (
-    *(Done, ToolResult, Failed, OpenAiFailed),
+    *(CallDone, ToolResult, CallRefused, OpenAiFailed),
     *(InvokeParams, HookAgentParams, HookAccepted, HookWakeParams, HookNoted, InboundEvent, InboundAnswer),
     *(chat.ChatRequest, chat.Completion, responses.ResponsesRequest, responses.ShownResponse, ShownModel, ModelList),
     input_items.InputItems,
@@ -178,8 +178,8 @@ def _ref(kind: type[msgspec.Struct] | str) -> Schema:
 
 def _paths(parts: GatewayParts) -> Iterator[tuple[str, Schema]]:
     yield "/", {"get": _operation("The page, for people", {200: "text/html"}, _ANYBODY, who=None)}
-    yield "/healthz", {"get": _operation("Whether the process answers", {200: Done}, _ANYBODY, who=None)}
-    ready: dict[int, Shown] = {200: Done, 503: {"anyOf": [_ref(Done), _ref(Failed)]}}
+    yield "/healthz", {"get": _operation("Whether the process answers", {200: CallDone}, _ANYBODY, who=None)}
+    ready: dict[int, Shown] = {200: CallDone, 503: {"anyOf": [_ref(CallDone), _ref(CallRefused)]}}
     yield "/readyz", {"get": _operation("Whether messages can be accepted", ready, _ANYBODY, who=None)}
     yield "/metrics", {"get": _operation("Figures for Prometheus", {200: CONTENT_TYPE}, _LET_IN)}
     yield "/openapi.json", {"get": _operation("This description", {200: {"type": "object"}}, _LET_IN)}
@@ -249,7 +249,7 @@ def _operation(
     *,
     body: Schema | None = None,
     who: str | None = "operator",
-    error: type[msgspec.Struct] = Failed,
+    error: type[msgspec.Struct] = CallRefused,
 ) -> Schema:
     """Describe one way to use a door."""
     shown: dict[int, Shown] = {**dict.fromkeys(failures, error), **answers}

@@ -41,7 +41,7 @@ _LOOK_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListeningServer:
     """Where the gateway is reached, and the application that answers there."""
 
     host: str
@@ -59,7 +59,9 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | None = None) -> AsyncIterator[Listening]:
+async def listening(
+    gateway: Gateway, operator_token: str, *, limits: Limits | None = None
+) -> AsyncIterator[ListeningServer]:
     """Serve a gateway at its configured host and port, where the commands of this machine then find it.
 
     Leaving notifies all clients that the gateway stops, and closes their connections.
@@ -75,7 +77,7 @@ async def listening(gateway: Gateway, operator_token: str, *, limits: Limits | N
     serving = asyncio.create_task(server.serve(sockets=[bound]), name="http server")
     try:
         await server.wait_started(serving)
-        place = Listening(settings.host, bound.getsockname()[1], web)
+        place = ListeningServer(settings.host, bound.getsockname()[1], web)
         with _address_file(gateway.config.state_dir, place.url):
             yield place
     finally:
@@ -205,7 +207,7 @@ ONE_REQUEST_S = 0.5
 """Signals this close together are one request: a terminal and a parent process often send it both."""
 
 
-async def serve(gateway: Gateway, on_ready: Callable[[Listening, OperatorToken], None]) -> None:
+async def serve(gateway: Gateway, on_ready: Callable[[ListeningServer, OperatorToken], None]) -> None:
     """Serve a gateway until a signal comes; `on_ready` is called when clients can connect.
 
     Raises:
@@ -252,7 +254,7 @@ def _check_address(settings: GatewaySettings) -> None:
 
 
 @asynccontextmanager
-async def _listening(gateway: Gateway) -> AsyncIterator[tuple[Listening, OperatorToken]]:
+async def _listening(gateway: Gateway) -> AsyncIterator[tuple[ListeningServer, OperatorToken]]:
     state_dir = gateway.config.state_dir
     token = load_operator_token(state_dir, gateway.config.gateway.auth.token)
     try:

@@ -33,7 +33,7 @@ READ_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class SessionExported:
     """A session that was written."""
 
     key: str
@@ -92,7 +92,7 @@ class ExportFilter:
     archived: bool = False
 
 
-class Exporting:
+class SessionExport:
     """One export."""
 
     def __init__(self, link: Link, folder: Path, wanted: ExportFilter) -> None:
@@ -100,7 +100,7 @@ class Exporting:
         self._folder = folder
         self._wanted = wanted
 
-    def run(self) -> Iterator[Exported]:
+    def run(self) -> Iterator[SessionExported]:
         """Write the sessions, and give each one that is written."""
         for agent, listed in groupby(self._sessions(), lambda one: one.agent):
             yield from self._write_agent(self._folder / "agents" / agent / "sessions", listed)
@@ -116,7 +116,7 @@ class Exporting:
                 return
             after = listing.next
 
-    def _write_agent(self, folder: Path, sessions: Iterator[ListedSession]) -> Iterator[Exported]:
+    def _write_agent(self, folder: Path, sessions: Iterator[ListedSession]) -> Iterator[SessionExported]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _written(folder / STORE_FILE) as store:
             before = b"{"
@@ -129,7 +129,7 @@ class Exporting:
                     yield written
             store.write(b"\n}\n")
 
-    def _write_transcript(self, folder: Path, one: ListedSession, begun: _Passage) -> Exported:
+    def _write_transcript(self, folder: Path, one: ListedSession, begun: _Passage) -> SessionExported:
         path = folder / f"{one.session_id}.jsonl"
         parent: str | None = None
         count = 0
@@ -138,7 +138,7 @@ class Exporting:
             for message in self._messages(one, begun):
                 file.write(_json(line_of(message, parent, iso_time(message.timestamp))) + b"\n")
                 parent, count = message.id, count + 1
-        return Exported(one.key, one.session_id, count, path)
+        return SessionExported(one.key, one.session_id, count, path)
 
     def _messages(self, one: ListedSession, passage: _Passage) -> Iterator[Message]:
         parts: list[str] = []

@@ -33,7 +33,7 @@ from backchannel.openclaw.files import (
 from backchannel.openclaw.lines import HEADER, OtherLine, ReadMessage, UnreadableLine, read_line
 from backchannel.storage.driver import Reader
 from backchannel.storage.store import Store
-from backchannel.storage.units.imports import Batch, ImportStanding, Offered, TakenBatch, rehearse
+from backchannel.storage.units.imports import Batch, ImportStanding, MessageOffered, TakenBatch, rehearse
 
 BATCH_BYTES = 1024 * 1024
 BATCH_MESSAGES = 500
@@ -241,7 +241,7 @@ class _Candidate:
         return self.read.session.spawned_by is not None
 
 
-class Importing:
+class SessionImport:
     """One import."""
 
     def __init__(
@@ -383,9 +383,9 @@ class _Reading:
         self._on_bytes = on_bytes
         self._before = session.created_at
 
-    def batches(self) -> Iterator[tuple[list[Offered], bool]]:
+    def batches(self) -> Iterator[tuple[list[MessageOffered], bool]]:
         """Give the messages in batches, each with whether it is the last."""
-        batch: list[Offered] = []
+        batch: list[MessageOffered] = []
         size = read = 0
         for line in read_lines(self._file):
             read += line.size
@@ -398,7 +398,7 @@ class _Reading:
             if size >= BATCH_BYTES or len(batch) >= BATCH_MESSAGES:
                 yield batch, False
                 batch, size = [], 0
-            batch.append(Offered(line.number, _ids(self._session_id, message.id, line.number), message.message))
+            batch.append(MessageOffered(line.number, _ids(self._session_id, message.id, line.number), message.message))
             size += message.size
         self._on_bytes(read)
         yield batch, True

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyjson5
 
-from backchannel.config.findings import Finding, config_error, show_path
+from backchannel.config.findings import ConfigFinding, config_error, show_path
 from backchannel.config.source import ConfigSource, load_text, may_be_secret, parse_source, scan, without_secrets
 from backchannel.openclaw.rewriting import Group, LostComment, parse_layout, rewrite
 from backchannel.openclaw.settings import Move, modernise
@@ -56,13 +56,13 @@ def plan_migration(file: Path) -> Migration:
     modern = modernise(source.raw)
     if modern.errors:
         problems = [(issue, source.line(issue.path)) for issue in modern.errors]
-        raise config_error([Finding(i.level, show_path(i.path), i.message, line) for i, line in problems], file)
+        raise config_error([ConfigFinding(i.level, show_path(i.path), i.message, line) for i, line in problems], file)
     if not modern.moves:
         return Migration(file, source, text, text)
     after, lost = _rewritten(text, modern.moves)
     if after is None or pyjson5.decode(after) != modern.raw:
         what = "this file cannot be rewritten; `backchannel config check` lists its older names"
-        raise config_error([Finding("error", "", what)], file)
+        raise config_error([ConfigFinding("error", "", what)], file)
     return Migration(file, source, text, after, tuple(modern.moves), tuple(lost))
 
 
@@ -78,7 +78,7 @@ def store_migration(migration: Migration) -> Path:
         backup = _store_backup(file, copy)
         if load_text(file) != migration.before:
             what = f"the file has been changed in the meantime, and stays as it is (a copy from before is {backup})"
-            raise config_error([Finding("error", "", what)], file)
+            raise config_error([ConfigFinding("error", "", what)], file)
         draft.replace(file)
         _sync_folder(file.parent)
     return backup

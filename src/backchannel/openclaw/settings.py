@@ -62,7 +62,7 @@ class Move(NamedTuple):
 
 
 @dataclass(slots=True)
-class Modernised:
+class SettingsModernised:
     """Settings under today's names, and how they came there."""
 
     raw: dict[str, Any]
@@ -98,9 +98,9 @@ class Modernised:
         return f"{today}: `backchannel config migrate` rewrites it"
 
 
-def modernise(raw: dict[str, Any]) -> Modernised:
+def modernise(raw: dict[str, Any]) -> SettingsModernised:
     """Put every setting where it stands today."""
-    modern = Modernised(_copied(raw))
+    modern = SettingsModernised(_copied(raw))
     for name, read in (("agent", _read_agent), ("routing", _read_routing)):
         if name in modern.raw:
             group = modern.raw.pop(name)
@@ -115,7 +115,7 @@ def modernise(raw: dict[str, Any]) -> Modernised:
     return modern
 
 
-def _read_dm_policy(modern: Modernised, channel: dict[str, Any], path: SettingPath) -> None:
+def _read_dm_policy(modern: SettingsModernised, channel: dict[str, Any], path: SettingPath) -> None:
     """Read who may begin a direct chat. Other words than these are unknown, and told as such."""
     old, new = (*path, _DM_POLICY), (*path, "pairing")
     match channel.get(_DM_POLICY):
@@ -131,7 +131,7 @@ def _read_dm_policy(modern: Modernised, channel: dict[str, Any], path: SettingPa
     del channel[_DM_POLICY]
 
 
-def _rename_in_matches(modern: Modernised, path: tuple[str, ...]) -> None:
+def _rename_in_matches(modern: SettingsModernised, path: tuple[str, ...]) -> None:
     listed: Any = modern.raw
     for name in path:
         listed = listed.get(name) if isinstance(listed, dict) else None
@@ -141,7 +141,7 @@ def _rename_in_matches(modern: Modernised, path: tuple[str, ...]) -> None:
             _rename_in_match(modern, match, (*path, index, "match"))
 
 
-def _rename_in_match(modern: Modernised, match: dict[str, Any], path: SettingPath) -> None:
+def _rename_in_match(modern: SettingsModernised, match: dict[str, Any], path: SettingPath) -> None:
     for name in _OLDER_THAN_CHANNEL:
         if name in match:
             value = match.pop(name)
@@ -150,7 +150,7 @@ def _rename_in_match(modern: Modernised, match: dict[str, Any], path: SettingPat
             modern.note(Move(trace((*path, name), modern.origins), (*path, "channel"), fate))
 
 
-def _read_agent(modern: Modernised, agent: dict[str, Any]) -> None:
+def _read_agent(modern: SettingsModernised, agent: dict[str, Any]) -> None:
     subagents = agent.get("subagents")
     if not isinstance(subagents, dict) or "tools" not in subagents:
         _put(modern, agent, ("agent",), ("agents", "defaults"))
@@ -164,7 +164,7 @@ def _read_agent(modern: Modernised, agent: dict[str, Any]) -> None:
     _put(modern, tools, ("agent", "subagents", "tools"), ("tools", "subagents", "tools"))
 
 
-def _read_routing(modern: Modernised, routing: dict[str, Any]) -> None:
+def _read_routing(modern: SettingsModernised, routing: dict[str, Any]) -> None:
     if not routing:
         modern.note(Move(("routing",), (), "empty"))
     for name, value in routing.items():
@@ -189,7 +189,7 @@ def _unknown(name: str) -> str:
     return f"unknown setting; of the older group `routing` these are read: {', '.join(ROUTING)}"
 
 
-def _read_agents(modern: Modernised, agents: dict[str, Any]) -> None:
+def _read_agents(modern: SettingsModernised, agents: dict[str, Any]) -> None:
     """Put each agent into the list: its name becomes the id, and an entry that has this id is completed."""
     if not agents:
         modern.note(Move(("routing", "agents"), (), "empty"))
@@ -220,7 +220,7 @@ def written_id(name: str) -> str:
     return name.replace("${", "$${")
 
 
-def _has_own_id(modern: Modernised, agent: dict[str, Any], name: str) -> bool:
+def _has_own_id(modern: SettingsModernised, agent: dict[str, Any], name: str) -> bool:
     """Whether an agent's `id`, if it has one, agrees with the name it stands under; it is not needed any more."""
     if "id" not in agent:
         return True
@@ -240,7 +240,7 @@ def _id(name: object) -> object:
         return object()
 
 
-def _put(modern: Modernised, value: Any, old: SettingPath, new: tuple[str, ...]) -> None:
+def _put(modern: SettingsModernised, value: Any, old: SettingPath, new: tuple[str, ...]) -> None:
     """Put a value where it stands today, with the groups around it."""
     group: Any = modern.raw
     for depth, name in enumerate(new[:-1], 1):
@@ -252,7 +252,7 @@ def _put(modern: Modernised, value: Any, old: SettingPath, new: tuple[str, ...])
     _place(modern, group, value, Move(old, new))
 
 
-def _place(modern: Modernised, group: dict[str, Any], value: Any, move: Move) -> None:
+def _place(modern: SettingsModernised, group: dict[str, Any], value: Any, move: Move) -> None:
     """Put a value into its group, unless it is there; of two groups, those settings that are not there."""
     name = str(move.new[-1])
     if name not in group:
@@ -264,14 +264,14 @@ def _place(modern: Modernised, group: dict[str, Any], value: Any, move: Move) ->
         modern.note(move._replace(fate="ignored"))
 
 
-def _merge(modern: Modernised, group: dict[str, Any], value: dict[str, Any], move: Move) -> None:
+def _merge(modern: SettingsModernised, group: dict[str, Any], value: dict[str, Any], move: Move) -> None:
     if not value:
         modern.note(move._replace(fate="ignored"))
     for name, inner in value.items():
         _place(modern, group, inner, Move((*move.old, name), (*move.new, name)))
 
 
-def _is_object(modern: Modernised, value: Any, path: SettingPath) -> bool:
+def _is_object(modern: SettingsModernised, value: Any, path: SettingPath) -> bool:
     if isinstance(value, dict):
         return True
     modern.errors.append(Issue("error", path, f"{type_in_words(value)}, expected an object"))

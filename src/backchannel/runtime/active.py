@@ -42,7 +42,7 @@ from backchannel.core.messages import (
     text_of,
 )
 from backchannel.core.policy.approvals import Approval, ApprovalState, refusal
-from backchannel.core.runs import FUNCTION_STEP, CallState, Run, Started, ToolCall, function_call_id, tool_call_id
+from backchannel.core.runs import FUNCTION_STEP, CallState, Run, RunStarted, ToolCall, function_call_id, tool_call_id
 from backchannel.core.sessions import Session
 from backchannel.core.stored import StoredForm
 from backchannel.core.text import storable_text
@@ -66,7 +66,7 @@ INTERRUPTED = (
 class ActiveRun:
     """One run that this process works on. Only `run` and what was streamed since its last commit change."""
 
-    def __init__(self, started: Started, clock: Clock, stop_reason: StopReason) -> None:
+    def __init__(self, started: RunStarted, clock: Clock, stop_reason: StopReason) -> None:
         self.run: Run = started.run
         self.stop_reason = stop_reason
         """Tells why the run's task is cancelled."""
@@ -181,14 +181,14 @@ class RunSetup(msgspec.Struct, frozen=True):
     thinking: str | None
 
 
-class Recorded(msgspec.Struct):
+class CallRecorded(msgspec.Struct):
     """The outcome of a function agent's call, as it is kept for the next time the function runs."""
 
     content: tuple[Block, ...]
     is_error: bool
 
 
-_STORED: StoredForm[Recorded] = StoredForm(Recorded)
+_STORED: StoredForm[CallRecorded] = StoredForm(CallRecorded)
 
 
 class Durable(Protocol):
@@ -226,13 +226,13 @@ class ToolCalls:
         result = self._result(active, call, await self.output(active, tools, call))
         await self._durable(lambda: self._store.commit_result(active.fence, result, active.ran_ms))
 
-    async def recorded(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> Recorded:
+    async def recorded(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> CallRecorded:
         """Carry out a function agent's call, or give what it gave when the function ran before."""
         known = await self._durable(lambda: self._store.open_function_call(active.fence, call))
         if known.result is not None:
             return _STORED.read(known.result)
         output = await self.output(active, tools, known)
-        recorded = Recorded(output.content, output.is_error)
+        recorded = CallRecorded(output.content, output.is_error)
         result, kept = self._result(active, call, output), _STORED.write(recorded)
         await self._durable(lambda: self._store.commit_function_result(active.fence, result, kept, active.ran_ms))
         return recorded
@@ -397,7 +397,7 @@ class RunContext:
         return _value(await self._calls.recorded(self._active, self._tools, call))
 
 
-def _value(recorded: Recorded) -> Any:
+def _value(recorded: CallRecorded) -> Any:
     text = text_of(recorded.content)
     if recorded.is_error:
         raise ToolFailed(text)

@@ -21,9 +21,9 @@ import structlog
 
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
-from backchannel.core.cluster.members import TIMERS, GatewayInfo, GatewaySeen, Renewed
+from backchannel.core.cluster.members import TIMERS, GatewayInfo, GatewaySeen, LeaseRenewed
 from backchannel.errors import Unavailable
-from backchannel.runtime.echoing import Echoing, Hearing
+from backchannel.runtime.echoing import EchoHearing, EchoService
 from backchannel.storage.store import Store
 from backchannel.version import __version__
 
@@ -33,7 +33,7 @@ SOONER = 0.2
 """The part of a lease by which a process ends it before the others do."""
 
 
-class Work(Hearing, Protocol):
+class Work(EchoHearing, Protocol):
     """What the runtime does when its place among the gateways changes."""
 
     async def halt(self) -> None:
@@ -71,7 +71,7 @@ class Cluster:
         self._is_outcast = False
         self._keeping: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
-        self.echoing = Echoing(store, work, polls=polls)
+        self.echoing = EchoService(store, work, polls=polls)
         """What is told to the others, and heard of them."""
         self.echoing.on_joined = self._called.set
 
@@ -168,7 +168,7 @@ class Cluster:
             return None
         return began if monotonic() < began + self._lease_s / 2 else None
 
-    def _stand(self, standing: Renewed) -> None:
+    def _stand(self, standing: LeaseRenewed) -> None:
         """Take note of who is at work. What there is to do about it must not hold up the next renewal."""
         before, self.peers = self.peers, standing.peers
         self.echoing.set_peers(standing.peers)

@@ -13,7 +13,7 @@ from backchannel.core.runs import Fence, Run
 from backchannel.core.sessions import read_address
 
 
-class Composing:
+class ComposingRun:
     """A run at work whose reply goes to a chat."""
 
     def __init__(self, run: Run, channel: Channel, lane: DeliveryLane) -> None:

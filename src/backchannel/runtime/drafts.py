@@ -1,7 +1,7 @@
 """Drafts and signs of typing: what a chat sees of a run before its reply is there.
 
 A listener hears runs begin and end and their replies grow. For each run whose reply goes to a chat outside there is a
-`Composing` (`runtime/composing.py`), in memory only. Signs of typing are asked for while the run works. Where the
+`ComposingRun` (`runtime/composing.py`), in memory only. Signs of typing are asked for while the run works. Where the
 channel streams, the reply is shown as far as it is written: when it has grown for one interval a row is committed, the
 draft posted, and the platform's id committed; from then on it is edited, which may be repeated and needs no rows.
 `storage/units/drafts.py` has the rows, `core/delivery/drafts.py` what becomes of a draft when its run ends.
@@ -37,7 +37,7 @@ from backchannel.core.delivery.splitting import opening_of
 from backchannel.core.facts import ApprovalChanged, DraftChanged, RunChanged
 from backchannel.core.runs import Run, RunState
 from backchannel.errors import Unavailable
-from backchannel.runtime.composing import Composing
+from backchannel.runtime.composing import ComposingRun
 from backchannel.runtime.events import Event, Hub, ReplyGrew
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.timers import CLOSE_LIMIT_S, sleep_or_event
@@ -62,8 +62,8 @@ class Drafts:
         self._channels = channels
         self._clock = clock
         self._holds = holds
-        self._at_work: dict[str, Composing] = {}
-        self._drawing: set[Composing] = set()
+        self._at_work: dict[str, ComposingRun] = {}
+        self._drawing: set[ComposingRun] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._removing: set[str] = set()
         """Runs whose draft is being removed."""
@@ -145,7 +145,7 @@ class Drafts:
             known.over.set()
 
     def _begin(self, run: Run) -> None:
-        composing = Composing.of(run, self._channels)
+        composing = ComposingRun.of(run, self._channels)
         if composing is not None:
             self._at_work[run.id] = composing
             if composing.types:
@@ -153,7 +153,7 @@ class Drafts:
 
     # Typing
 
-    async def _type(self, composing: Composing) -> None:
+    async def _type(self, composing: ComposingRun) -> None:
         """Ask for signs of typing while a run works; what fails there is nobody's business."""
         lane, channel = composing.lane, composing.channel
         while not composing.over.is_set():
@@ -172,10 +172,10 @@ class Drafts:
 
     # Drafts
 
-    def _streams(self, composing: Composing) -> bool:
+    def _streams(self, composing: ComposingRun) -> bool:
         return composing.channel.streams and self.sends_over(composing.channel.name)
 
-    def _grow(self, composing: Composing, text: str) -> None:
+    def _grow(self, composing: ComposingRun, text: str) -> None:
         composing.text = text
         composing.grew.set()
         if not composing.is_drawn:
@@ -184,7 +184,7 @@ class Drafts:
             composing.next_at = self._clock.monotonic() + composing.channel.draft_interval_s
             self._spawn(self._draw(composing))
 
-    async def _draw(self, composing: Composing) -> None:
+    async def _draw(self, composing: ComposingRun) -> None:
         """Show a reply as it grows, until its run is over or nothing more can be shown."""
         self._drawing.add(composing)
         try:
@@ -204,7 +204,7 @@ class Drafts:
         finally:
             self._drawing.discard(composing)
 
-    async def _show(self, composing: Composing) -> bool:
+    async def _show(self, composing: ComposingRun) -> bool:
         """Show what there is; False when nothing more can be shown of this run."""
         channel = composing.channel
         text = opening_of(composing.text, channel.max_text_length, channel.text_length)
@@ -223,7 +223,7 @@ class Drafts:
             composing.draft = opening.draft
         return await self._edit(composing, composing.draft, text)
 
-    async def _post(self, composing: Composing, draft: ShownDraft, text: str) -> bool:
+    async def _post(self, composing: ComposingRun, draft: ShownDraft, text: str) -> bool:
         run_id = draft.run_id
         if composing.over.is_set():  # while the row was being written
             await self._commit(lambda: self._store.forget_draft(run_id))
@@ -240,7 +240,7 @@ class Drafts:
         _log_lost(draft, answer.reason if isinstance(answer, ChannelError) else "the platform gave no id of it")
         return False
 
-    async def _edit(self, composing: Composing, draft: ShownDraft, text: str) -> bool:
+    async def _edit(self, composing: ComposingRun, draft: ShownDraft, text: str) -> bool:
         answer = await self._ask(composing, draft, text)
         if isinstance(answer, Sent):
             composing.shown = text
@@ -250,7 +250,7 @@ class Drafts:
         # Where the chat has moved or the message is gone there is nothing to edit, and another draft would be a second.
         return await self._go_on(composing, draft, answer) and isinstance(answer, ChannelBusy)
 
-    async def _ask(self, composing: Composing, draft: ShownDraft, text: str) -> Sent | ChannelError:
+    async def _ask(self, composing: ComposingRun, draft: ShownDraft, text: str) -> Sent | ChannelError:
         try:
             async with asyncio.timeout(CALL_LIMIT_S):
                 return await composing.channel.show_draft(_outbound(draft, text, composing.quotes))
@@ -261,7 +261,7 @@ class Drafts:
             log.exception("a channel failed to show a draft", channel=draft.channel)
             return ChannelSilent(type(error).__name__)
 
-    async def _go_on(self, composing: Composing, draft: ShownDraft, answer: ChannelError) -> bool:
+    async def _go_on(self, composing: ComposingRun, draft: ShownDraft, answer: ChannelError) -> bool:
         """Decide whether to show more after a draft that was surely not taken; a busy chat is left alone first."""
         if isinstance(answer, ChannelMoved):
             place = (draft.channel, draft.account_id, draft.target)
@@ -272,7 +272,7 @@ class Drafts:
             self._pause(composing, answer.retry_after_s or BUSY_PAUSE_S)
         return not isinstance(answer, ChannelRefused)
 
-    def _pause(self, composing: Composing, seconds: float) -> None:
+    def _pause(self, composing: ComposingRun, seconds: float) -> None:
         """Come back to a draft after a while, also if it does not grow."""
         composing.next_at = max(composing.next_at, self._clock.monotonic() + seconds)
         composing.grew.set()

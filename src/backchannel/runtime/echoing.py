@@ -54,7 +54,7 @@ _ASKED: Word = ("who-wants", "")
 """A gateway wants to know what the others wait for."""
 
 
-class Hearing(Protocol):
+class EchoHearing(Protocol):
     """What a gateway does about what others did, and what it waits for."""
 
     async def look_again(self) -> None:
@@ -72,10 +72,10 @@ class Hearing(Protocol):
         ...
 
 
-class Echoing:
+class EchoService:
     """Tells the other gateways of commits, and hears of theirs."""
 
-    def __init__(self, store: Store, hearing: Hearing, *, polls: bool) -> None:
+    def __init__(self, store: Store, hearing: EchoHearing, *, polls: bool) -> None:
         """Make it; `polls` says whether the database has no NOTIFY."""
         self.on_joined: Callable[[], None] = lambda: None
         """Called when another gateway has come."""

@@ -80,7 +80,7 @@ Event = Fact | Progress
 Listener = Callable[[Event], None]
 
 
-class Wanted(NamedTuple):
+class ListenerWants(NamedTuple):
     """What a listener wants to hear of other gateways: of all they do, of these sessions, and of these runs."""
 
     everything: bool = False
@@ -101,7 +101,7 @@ class Wanted(NamedTuple):
             yield from map(run_topic, self.runs)
 
 
-Wants = Callable[[], Wanted]
+Wants = Callable[[], ListenerWants]
 
 
 class Hub:

@@ -23,16 +23,16 @@ import structlog
 from backchannel.core.contracts import Check
 from backchannel.core.facts import LaneFree, RunChanged
 from backchannel.core.keys import SessionKey
-from backchannel.core.policy.inbound import Arrival, Taken
+from backchannel.core.policy.inbound import Arrival, InboundTaken
 from backchannel.core.policy.slots import SlotCount, SlotQueue, SlotShares, SlotUse
-from backchannel.core.runs import Accepted, Run, RunRequest, RunState, Started
+from backchannel.core.runs import Run, RunAccepted, RunRequest, RunStarted, RunState
 from backchannel.core.seldom import Seldom
 from backchannel.errors import Unavailable
 from backchannel.runtime.timers import CLOSE_LIMIT_S
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
-A = TypeVar("A", Accepted, Taken)
+A = TypeVar("A", RunAccepted, InboundTaken)
 
 
 class Stop(StrEnum):
@@ -79,7 +79,7 @@ class RunSlots:
 
 
 StopReason = Callable[[], Stop | None]
-Work = Callable[[Started, StopReason], Coroutine[Any, Any, None]]
+Work = Callable[[RunStarted, StopReason], Coroutine[Any, Any, None]]
 """Works on a run; while its task is cancelled, the second argument tells why."""
 
 RUN, SUBAGENT = "run", "subagent"
@@ -117,11 +117,11 @@ class Lanes:
         self._is_open = True
         self._told = Seldom()
 
-    async def submit(self, request: RunRequest, check: Check | None = None) -> Accepted:
+    async def submit(self, request: RunRequest, check: Check | None = None) -> RunAccepted:
         """Accept a message; it is durable when this returns, and started when a slot and its lane are free."""
         return await self._with_slot(request.key, partial(self._store.accept_run, request, check=check))
 
-    async def take(self, arrival: Arrival) -> Taken:
+    async def take(self, arrival: Arrival) -> InboundTaken:
         """Handle an inbound message; what follows is durable when this returns, a run started as by `submit`."""
         return await self._with_slot(arrival.routed.key, partial(self._store.take_inbound, arrival))
 
@@ -143,7 +143,7 @@ class Lanes:
 
     def _accepted(self, key: str, done: asyncio.Future[A]) -> None:
         made = None if done.cancelled() or done.exception() is not None else done.result()
-        accepted = made.accepted if isinstance(made, Taken) else made
+        accepted = made.accepted if isinstance(made, InboundTaken) else made
         if accepted is None or accepted.started is None:
             self._free(key)
         else:
@@ -358,7 +358,7 @@ class Lanes:
             return
         self._launch(started)
 
-    def _launch(self, started: Started) -> None:
+    def _launch(self, started: RunStarted) -> None:
         run = started.run
         if not self._is_open:
             self._free(run.session_key)  # accepted while the lanes were closing: the next start begins it
@@ -368,7 +368,7 @@ class Lanes:
         self._runs[run.id] = run
         task.add_done_callback(partial(self._ended, run.id, run.session_key))
 
-    async def _begin(self, started: Started) -> None:
+    async def _begin(self, started: RunStarted) -> None:
         run_id = started.run.id
         self._at_work.add(run_id)
         if run_id in self._stops:

@@ -25,7 +25,7 @@ from backchannel.core.delivery.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.delivery.delivery import Claimed, DeliveryLane, DeliveryState
+from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, PartClaimed
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.policy.send_policy import SendDecision
@@ -218,7 +218,7 @@ class Outbox:
             settle = partial(self._store.settle_part, claimed.part, answer, takes_key=self._takes_key(lane.channel))
             await self._commit(lane.channel, settle)
 
-    async def _send(self, claimed: Claimed) -> Sent | ChannelError:
+    async def _send(self, claimed: PartClaimed) -> Sent | ChannelError:
         delivery, part = claimed.delivery, claimed.part
         outbound = OutboundPart(
             delivery_id=delivery.id,

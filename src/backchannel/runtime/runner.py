@@ -38,7 +38,7 @@ from backchannel.core.headers import MarkFilter
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import HistoryPage, Message, Role, Usage, text_content
 from backchannel.core.requests import build_messages
-from backchannel.core.runs import Outcome, RunKind, RunState, Started, Step, ToolCall, function_model
+from backchannel.core.runs import Outcome, RunKind, RunStarted, RunState, Step, ToolCall, function_model
 from backchannel.core.secrets.redaction import redact
 from backchannel.core.seldom import Seldom
 from backchannel.core.text import cut, storable_text
@@ -95,7 +95,7 @@ class Runner:
         self._told = Seldom()
         self._calls = ToolCalls(store, tools, approvals, hub, clock, self._durable)
 
-    async def work(self, started: Started, stop_reason: StopReason) -> None:
+    async def work(self, started: RunStarted, stop_reason: StopReason) -> None:
         """Carry out a run to its end. Never raises but for a shutdown."""
         active = ActiveRun(started, self._clock, stop_reason)
         try:

@@ -34,9 +34,9 @@ from backchannel.core.facts import (
 )
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
-from backchannel.core.policy.inbound import Arrival, Taken
+from backchannel.core.policy.inbound import Arrival, InboundTaken
 from backchannel.core.policy.send_policy import SendDecision
-from backchannel.core.runs import NOBODY, Accepted, Interrupted, RunKind, RunRequest, RunState
+from backchannel.core.runs import NOBODY, RunAccepted, RunInterrupted, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.approvals import Approvals
@@ -257,11 +257,11 @@ class Runtime:
     def _resume_suspect(self, fact: RunChanged) -> None:
         """React to a suspect that has reached the head of its lane: it goes on when no other one is at work."""
         if fact.run.state is RunState.RUNNING and fact.run.fence == NOBODY:
-            entry = Interrupted(fact.run.id, fact.run.session_key, fact.run.crashes, is_suspect=True)
+            entry = RunInterrupted(fact.run.id, fact.run.session_key, fact.run.crashes, is_suspect=True)
             if self._is_open:
                 self._spawn(self._resume_one_by_one([entry]))
 
-    async def _resume_one_by_one(self, suspects: list[Interrupted]) -> None:
+    async def _resume_one_by_one(self, suspects: list[RunInterrupted]) -> None:
         self._suspects |= {entry.run_id for entry in suspects}
         try:
             for entry in suspects:
@@ -270,7 +270,7 @@ class Runtime:
         finally:
             self._suspects -= {entry.run_id for entry in suspects}
 
-    async def _clear(self, suspect: Interrupted) -> None:
+    async def _clear(self, suspect: RunInterrupted) -> None:
         """Resume a run, and return when it has committed a step, ended, waits for another run, or has had its time."""
         cleared = asyncio.Event()
 
@@ -314,7 +314,7 @@ class Runtime:
         """How many runs are at work in this process."""
         return self._lanes.running
 
-    async def submit(self, request: RunRequest, check: Check | None = None) -> Accepted:
+    async def submit(self, request: RunRequest, check: Check | None = None) -> RunAccepted:
         """Accept a message; it is durable when this returns. `check` may refuse it, by its session, in the same unit.
 
         Raises:
@@ -332,7 +332,7 @@ class Runtime:
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: send the message again when it is back")
 
-    async def take(self, arrival: Arrival) -> Taken:
+    async def take(self, arrival: Arrival) -> InboundTaken:
         """Handle an inbound message exactly once; what follows is durable when this returns.
 
         Raises:

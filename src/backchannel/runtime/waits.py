@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import RunChanged
-from backchannel.core.flows.exchange_values import Opened
+from backchannel.core.flows.exchange_values import ExchangeOpened
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run, RunState
 from backchannel.errors import RunNotFound, ShuttingDown
@@ -116,13 +116,15 @@ class Exchanges:
         self._waits = waits
         self._clock = clock
 
-    async def wait(self, opened: Opened, timeout_s: float) -> Opened:
+    async def wait(self, opened: ExchangeOpened, timeout_s: float) -> ExchangeOpened:
         """Wait for the primary run, for a program."""
         if opened.run.is_finished:
             return opened
         return await self._ended(opened, await self._waits.ended(opened.run.id, timeout_s))
 
-    async def wait_in_run(self, opened: Opened, key: SessionKey, run_id: str, timeout_s: float) -> Opened:
+    async def wait_in_run(
+        self, opened: ExchangeOpened, key: SessionKey, run_id: str, timeout_s: float
+    ) -> ExchangeOpened:
         """Wait for the primary run, for a call in this run of this session, which gives its slot back meanwhile.
 
         The end of its wait is written down. Once it is over, it is over: a call that is repeated after a crash is told
@@ -137,7 +139,7 @@ class Exchanges:
             run = await self._waits.ended(opened.run.id, remaining_s)
         return await self._ended(opened, run)
 
-    async def _ended(self, opened: Opened, run: Run) -> Opened:
+    async def _ended(self, opened: ExchangeOpened, run: Run) -> ExchangeOpened:
         if run.is_finished:
             return await self._store.exchange(opened.exchange.id)
         return await self._store.expire_wait(opened.exchange.id)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from backchannel.core.contracts import Due, Timer
+from backchannel.core.contracts import DueTimers, Timer
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import approvals, archiving, cron, inbox, recovery, sending, timers
 from backchannel.storage.units.flows import barriers, interruption
@@ -32,10 +32,10 @@ HANDLERS: Mapping[str, Handler] = {
 }
 
 
-def due(tx: Tx, limit: int) -> Due:
+def due(tx: Tx, limit: int) -> DueTimers:
     """Tell what has to be done by now, no more than `limit` timers at a time, and when the next comes after that."""
     nearest = [at for at in (timers.next_due(tx), sending.next_due(tx)) if at is not None]
-    return Due(timers.due(tx, limit), sending.lanes_due(tx), min(nearest, default=None))
+    return DueTimers(timers.due(tx, limit), sending.lanes_due(tx), min(nearest, default=None))
 
 
 def carry_out(tx: Tx, timer: Timer) -> None:

@@ -22,10 +22,10 @@ from backchannel.core.cluster.members import GatewayInfo
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.drafts import ShownDraft
 from backchannel.core.facts import Fact, TranscriptClosed
-from backchannel.core.flows.exchange_values import Opened
+from backchannel.core.flows.exchange_values import ExchangeOpened
 from backchannel.core.keys import KeyScheme
 from backchannel.core.messages import Message, decode_messages
-from backchannel.core.records import Unfinished
+from backchannel.core.records import UnfinishedWork
 from backchannel.core.runs import Fence, RunRequest
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
@@ -284,7 +284,7 @@ class Store:
         self.database = database
         self.scheme = scheme
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
-        self.found = Unfinished()
+        self.found = UnfinishedWork()
         """What was left to do when the store was opened."""
         self.lease_ends = inf
         """When this process has to stop, by its monotonic clock, unless it is told otherwise before."""
@@ -434,7 +434,7 @@ class Store:
         """Decide on the drafts that an earlier process left, and return those that are lost."""
         return await self.driver.write(draft_units.recover) if await self.left_drafts() else []
 
-    async def repeat_send(self, call_id: str) -> Opened | None:
+    async def repeat_send(self, call_id: str) -> ExchangeOpened | None:
         """Resume a tool call that had sent something before a crash; None if it had not."""
         if await self.driver.look(exchanges.sent_by, call_id) is None:
             return None

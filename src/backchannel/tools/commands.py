@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backchannel.core.commands.commands import Command, CommandName, CommandReply, Standing, may_use
+from backchannel.core.commands.commands import Command, CommandName, CommandReply, Rank, may_use
 from backchannel.core.keys import SessionKey
 from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.tools.base import Parts
@@ -23,7 +23,7 @@ class ChatCommands:
         self,
         written: Command | CommandReply,
         key: SessionKey,
-        standing: Standing,
+        standing: Rank,
         *,
         expected_session_id: str | None = None,
         idempotency_key: str | None = None,

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from backchannel.core.caller_keys import Addressed, CallerKeys
-from backchannel.core.flows.exchange_values import Ask, Opened
-from backchannel.core.flows.flow import Refused as NotOpened
+from backchannel.core.caller_keys import CallerKeys, RequestAddress
+from backchannel.core.flows.exchange_values import Ask, ExchangeOpened
+from backchannel.core.flows.flow import FlowRefused as NotOpened
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.policy.visibility import sees
 from backchannel.core.runs import Run, RunState
@@ -53,7 +53,7 @@ class SendAccepted(SendResult, frozen=True, kw_only=True):
     delivery: dict[str, str]
 
 
-class Replied(SendAccepted, frozen=True, kw_only=True):
+class SendReplied(SendAccepted, frozen=True, kw_only=True):
     reply: str
 
 
@@ -122,13 +122,13 @@ class SessionsSend(SessionTool):
                 raise
             return accepted  # whoever is told that it failed would send it twice
 
-    async def _repeated(self, caller: Caller) -> Opened | None:
+    async def _repeated(self, caller: Caller) -> ExchangeOpened | None:
         """Find what the same call has sent before a crash: whatever has changed since, it stays sent."""
         if caller.run_id is None or caller.call_id is None:
             return None
         return await self._parts.store.repeat_send(caller.call_id)
 
-    async def _open(self, caller: Caller, params: SessionsSendParams) -> Opened | RefusedAnswer:
+    async def _open(self, caller: Caller, params: SessionsSendParams) -> ExchangeOpened | RefusedAnswer:
         found = await self._target(caller, params)
         if isinstance(found, RefusedAnswer):
             return found
@@ -146,7 +146,7 @@ class SessionsSend(SessionTool):
             return RefusedAnswer(status="error", error=opened.decision.reason, session_key=shown)
         return opened
 
-    async def _wait(self, opened: Opened, caller: Caller, params: SessionsSendParams) -> Opened:
+    async def _wait(self, opened: ExchangeOpened, caller: Caller, params: SessionsSendParams) -> ExchangeOpened:
         if caller.run_id is not None and caller.key is not None:
             return await self._parts.exchanges.wait_in_run(opened, caller.key, caller.run_id, params.timeout_seconds)
         waiting = self._parts.exchanges.wait(opened, params.timeout_seconds)
@@ -155,7 +155,7 @@ class SessionsSend(SessionTool):
     def _shown(self, caller: Caller, key: SessionKey) -> str:
         return CallerKeys(self._parts.scheme, caller.key).show(key)
 
-    async def _target(self, caller: Caller, params: SessionsSendParams) -> Addressed | RefusedAnswer:
+    async def _target(self, caller: Caller, params: SessionsSendParams) -> RequestAddress | RefusedAnswer:
         if (params.session_key is None) == (params.label is None):
             raise InvalidRequest(f"{self.name}: give exactly one of sessionKey and label", param="sessionKey")
         if params.agent_id is not None and params.label is None:
@@ -164,7 +164,7 @@ class SessionsSend(SessionTool):
             return await find_address(self._parts, caller, params.session_key)
         return await self._labelled(caller, params.label or "", params.agent_id)
 
-    async def _labelled(self, caller: Caller, label: str, agent_id: str | None) -> Addressed | RefusedAnswer:
+    async def _labelled(self, caller: Caller, label: str, agent_id: str | None) -> RequestAddress | RefusedAnswer:
         viewer = self._parts.viewer(caller)
         try:
             agent = None if agent_id is None else normalise_agent_id(agent_id)
@@ -177,11 +177,11 @@ class SessionsSend(SessionTool):
             if sees(viewer, SessionKey.stored(session.key), session.spawned_by).allowed
         ]
         try:
-            return Addressed(CallerKeys(self._parts.scheme, caller.key).choose_label(label, keys))
+            return RequestAddress(CallerKeys(self._parts.scheme, caller.key).choose_label(label, keys))
         except (AmbiguousLabel, SessionNotFound) as error:
             return RefusedAnswer(status="error", error=error.message)
 
-    def _ask(self, caller: Caller, at: Addressed, params: SessionsSendParams) -> Ask:
+    def _ask(self, caller: Caller, at: RequestAddress, params: SessionsSendParams) -> Ask:
         return Ask(
             call=name_flow(caller, self.name, "primary", str(at.key), params.message),
             requester=caller.key,
@@ -196,11 +196,11 @@ def _wait_ms(params: SessionsSendParams) -> int:
     return int(params.timeout_seconds * 1000)
 
 
-def _receipt(opened: Opened) -> dict[str, str]:
+def _receipt(opened: ExchangeOpened) -> dict[str, str]:
     return {"id": opened.delivery_id, "status": opened.delivery_state, "mode": "announce"}
 
 
-def _outcome(opened: Opened, shown: str) -> SendResult:
+def _outcome(opened: ExchangeOpened, shown: str) -> SendResult:
     run = opened.run
     if opened.exchange.is_left or not run.is_finished:
         later = f"do not send the message again, and call sessions_history with sessionKey {shown!r} later"
@@ -208,7 +208,7 @@ def _outcome(opened: Opened, shown: str) -> SendResult:
         return NotYet(run_id=run.id, status="timeout", error=error, session_key=shown, delivery=_receipt(opened))
     if run.state is RunState.OK:
         delivery = _receipt(opened)
-        return Replied(run_id=run.id, status="ok", reply=run.reply or "", session_key=shown, delivery=delivery)
+        return SendReplied(run_id=run.id, status="ok", reply=run.reply or "", session_key=shown, delivery=delivery)
     return SendFailed(run_id=run.id, status="error", error=_failure(run), session_key=shown)
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from backchannel.config.agents import AgentSettings
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.contracts import ThinkingLevel
-from backchannel.core.flows.flow import Refused as NotSpawned
+from backchannel.core.flows.flow import FlowRefused as NotSpawned
 from backchannel.core.flows.spawn import may_spawn
 from backchannel.core.flows.spawn_values import Spawn, SpawnAsk, SpawnRules
 from backchannel.core.keys import SessionKey, normalise_agent_id
@@ -48,7 +48,7 @@ class SpawnParams(Params, frozen=True, kw_only=True):
     ] = "keep"
 
 
-class Spawned(Answer, frozen=True, kw_only=True, omit_defaults=False):
+class SpawnAccepted(Answer, frozen=True, kw_only=True, omit_defaults=False):
     status: str
     run_id: str
     child_session_key: str
@@ -91,14 +91,14 @@ class SessionsSpawn(SessionTool):
         ),
     )
 
-    async def run(self, caller: Caller, params: SpawnParams) -> Spawned | RefusedAnswer:
+    async def run(self, caller: Caller, params: SpawnParams) -> SpawnAccepted | RefusedAnswer:
         self._check(params)
         call = name_flow(caller, self.name, "child", params)
         # Whatever has changed since the same call was made first, its sub-agent stays its sub-agent.
         spawn = await self._parts.store.repeat_spawn(call) or await self._open(caller, params, call)
         if isinstance(spawn, RefusedAnswer):
             return spawn
-        return Spawned(
+        return SpawnAccepted(
             status="accepted",
             run_id=spawn.child_run,
             child_session_key=CallerKeys(self._parts.scheme, caller.key).show(spawn.child),

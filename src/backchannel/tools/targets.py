@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backchannel.core.caller_keys import Addressed, CallerKeys, LookedUp, Resolved, Written
+from backchannel.core.caller_keys import CallerKeys, LookedUp, RequestAddress, SessionResolved, WrittenAddress
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.policy.send_policy import Destination, may_send
@@ -20,7 +20,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.tools.base import Caller, Parts
 from backchannel.wire.answers import Explanation
-from backchannel.wire.rows import Explained
+from backchannel.wire.rows import DecisionExplained
 
 
 class RefusedAnswer(Answer, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ async def find_target(
     return _missing(parts, caller, shown) if session is None else Target(session, at.key, shown)
 
 
-async def find_address(parts: Parts, caller: Caller, text: str) -> Addressed | RefusedAnswer:
+async def find_address(parts: Parts, caller: Caller, text: str) -> RequestAddress | RefusedAnswer:
     """Find where a message may be sent: to a session that is there, or to the main session of a configured agent."""
     found = await _find(parts, caller, text)
     if isinstance(found, RefusedAnswer):
@@ -80,7 +80,7 @@ async def find_address(parts: Parts, caller: Caller, text: str) -> Addressed | R
     return at
 
 
-async def _sent_before(parts: Parts, caller: Caller, text: str) -> Addressed | None:
+async def _sent_before(parts: Parts, caller: Caller, text: str) -> RequestAddress | None:
     """Find where a message from outside, which may be the repetition of one that was accepted, went then."""
     if caller.run_id is not None:
         return None  # a call of a run is known by its own id, whatever it names
@@ -92,10 +92,10 @@ async def _sent_before(parts: Parts, caller: Caller, text: str) -> Addressed | N
         return None
     session = await parts.store.session(str(key))
     is_seen = sees(parts.viewer(caller), key, session.spawned_by if session else None).allowed
-    return Addressed(key, written.session_id) if is_seen else None
+    return RequestAddress(key, written.session_id) if is_seen else None
 
 
-async def addressed_before(parts: Parts, written: Written, idempotency_key: str | None) -> SessionKey | None:
+async def addressed_before(parts: Parts, written: WrittenAddress, idempotency_key: str | None) -> SessionKey | None:
     """Find the session that a text named once, for a request that may be the repetition of one accepted then.
 
     Only where its idempotency key is known. The unit that takes the request then answers with what came of the first,
@@ -111,7 +111,7 @@ async def addressed_before(parts: Parts, written: Written, idempotency_key: str 
 
 async def _find(
     parts: Parts, caller: Caller, text: str, *, archived_children: bool = False
-) -> tuple[Addressed, Session | None] | RefusedAnswer:
+) -> tuple[RequestAddress, Session | None] | RefusedAnswer:
     keys, viewer = CallerKeys(parts.scheme, caller.key), parts.viewer(caller)
     try:
         written = keys.read(text)
@@ -119,7 +119,7 @@ async def _find(
         if isinstance(found, RefusedAnswer):
             return found
         # Whether a key exists is told below, to those who may see it.
-        resolved = Resolved(written.key, True) if written.session_id is None else keys.choose(written, found)
+        resolved = SessionResolved(written.key, True) if written.session_id is None else keys.choose(written, found)
     except (InvalidRequest, SessionNotFound) as error:
         return _not_found(viewer, error.message)
     key, session = resolved.key, await parts.store.session(str(resolved.key))
@@ -131,7 +131,7 @@ async def _find(
         and resolved.session_id in (None, session.session_id)
         and (session.archived_at is None or (archived_children and _is_child(viewer, session)))
     )
-    return Addressed(key, resolved.session_id), session if is_there else None
+    return RequestAddress(key, resolved.session_id), session if is_there else None
 
 
 def _is_child(viewer: Viewer, session: Session) -> bool:
@@ -144,7 +144,7 @@ def _missing(parts: Parts, caller: Caller, shown: str) -> RefusedAnswer:
 
 
 async def look_up(
-    parts: Parts, viewer: Viewer, written: Written, *, archived_children: bool = False
+    parts: Parts, viewer: Viewer, written: WrittenAddress, *, archived_children: bool = False
 ) -> LookedUp | RefusedAnswer:
     """Find what the store knows of a key or session id; an id is refused whose session the viewer may not see."""
     if await parts.store.session(str(written.key)) is not None:
@@ -230,5 +230,5 @@ def _chat_type(word: str | None) -> ChatType | None:
         raise InvalidRequest(f"chatType: {quoted(word, 64)} is not one (expected {known})", param="chatType") from None
 
 
-def _explained(what: str, decision: Decision) -> Explained:
-    return Explained(what=what, allowed=decision.allowed, reason=decision.reason, rule=decision.rule)
+def _explained(what: str, decision: Decision) -> DecisionExplained:
+    return DecisionExplained(what=what, allowed=decision.allowed, reason=decision.reason, rule=decision.rule)

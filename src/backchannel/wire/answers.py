@@ -18,8 +18,8 @@ from backchannel.wire.rows import (
     ChannelShown,
     ChannelState,
     Child,
+    DecisionExplained,
     ExchangeShown,
-    Explained,
     Flow,
     GatewayState,
     HealthProblem,
@@ -94,7 +94,7 @@ class FoundKey(Answer, frozen=True, kw_only=True):
     agent_id: str
 
 
-class Found(Answer, frozen=True, kw_only=True):
+class SessionFound(Answer, frozen=True, kw_only=True):
     ok: bool
     key: str | None = None
     agent_id: str | None = None
@@ -102,7 +102,7 @@ class Found(Answer, frozen=True, kw_only=True):
     """Which it may be, if several have what was given."""
 
 
-class Changed(Answer, frozen=True, kw_only=True):
+class SessionPatched(Answer, frozen=True, kw_only=True):
     ok: bool
     key: str
     entry: SessionRow
@@ -112,7 +112,7 @@ class DeletedSession(Answer, frozen=True, kw_only=True):
     session_id: str
 
 
-class Deleted(Answer, frozen=True, kw_only=True):
+class SessionDeleted(Answer, frozen=True, kw_only=True):
     ok: bool
     key: str
     deleted: bool
@@ -121,11 +121,11 @@ class Deleted(Answer, frozen=True, kw_only=True):
     backchannel: DeletedSession | None = None
 
 
-class Described(Answer, frozen=True, kw_only=True):
+class SessionDescribed(Answer, frozen=True, kw_only=True):
     session: SessionRow | None
 
 
-class Subscribed(Answer, frozen=True, kw_only=True):
+class EventsSubscribed(Answer, frozen=True, kw_only=True):
     subscribed: bool
     key: str | None = None
 
@@ -232,7 +232,7 @@ class TerminalReply(Answer, frozen=True, kw_only=True, omit_defaults=False):
     text: str
 
 
-class Waited(Answer, frozen=True, kw_only=True):
+class RunWaited(Answer, frozen=True, kw_only=True):
     run_id: str
     status: str
     started_at: int | None = None
@@ -281,7 +281,7 @@ class NotMended(Answer, frozen=True, kw_only=True):
     error: str
 
 
-class Mended(Answer, frozen=True, kw_only=True):
+class DeliveriesMended(Answer, frozen=True, kw_only=True):
     """What became of several deliveries; those that could not be helped stay as they were."""
 
     count: int
@@ -296,7 +296,7 @@ class ApprovalsListed(Answer, frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
-class Answered(Answer, frozen=True, kw_only=True):
+class ApprovalAnswered(Answer, frozen=True, kw_only=True):
     approval: ApprovalRow
 
 
@@ -391,11 +391,11 @@ class TokenRevoked(Answer, frozen=True, kw_only=True):
 class Explanation(Answer, frozen=True, kw_only=True):
     caller: str
     target: str
-    tools: list[Explained]
-    send: Explained
+    tools: list[DecisionExplained]
+    send: DecisionExplained
 
 
-class Invoked(Answer, frozen=True, kw_only=True, omit_defaults=False):
+class ToolInvoked(Answer, frozen=True, kw_only=True, omit_defaults=False):
     ok: bool
     result: Any
 

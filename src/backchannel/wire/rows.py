@@ -475,7 +475,7 @@ class GatewayState(Answer, frozen=True, kw_only=True):
     is_this: bool
 
 
-class Explained(Answer, frozen=True, kw_only=True):
+class DecisionExplained(Answer, frozen=True, kw_only=True):
     """One decision: what was asked, the answer, and the setting that gave it."""
 
     what: str

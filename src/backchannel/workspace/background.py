@@ -23,7 +23,7 @@ from backchannel.core.stored import StoredForm
 from backchannel.core.text import cut, one_line, quoted, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.storage.ids import new_id
-from backchannel.workspace.commands import COMMAND_SHOWN, Running, ShellCommands, exit_in_words
+from backchannel.workspace.commands import COMMAND_SHOWN, RunningProgram, ShellCommands, exit_in_words
 from backchannel.workspace.output import Output
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ _STORED: StoredForm[ProcessRecord] = StoredForm(ProcessRecord)
 
 
 class _Live:
-    def __init__(self, record: ProcessRecord, running: Running, output: Output, slot: CallSlot) -> None:
+    def __init__(self, record: ProcessRecord, running: RunningProgram, output: Output, slot: CallSlot) -> None:
         self.record = record
         self.running = running
         self.output = output

@@ -34,7 +34,7 @@ STOP_LIMIT_S = GRACE_S + 12.0
 LAST_WORDS_S = 1.0
 
 
-class Running:
+class RunningProgram:
     """One program, from its start to its end."""
 
     def __init__(self, process: asyncio.subprocess.Process, take: Callable[[bytes], Awaitable[None]]) -> None:
@@ -170,14 +170,14 @@ class ShellCommands:
         agent_id = SessionKey.stored(session_key).agent
         shutil.rmtree(self._sandboxes.outputs(agent_id, session_key), ignore_errors=True)
 
-    async def start(self, context: ToolContext, command: str, output: Output) -> Running:
+    async def start(self, context: ToolContext, command: str, output: Output) -> RunningProgram:
         """Start a command; `output` gets what it writes.
 
         Raises:
             InvalidRequest: it cannot be started.
         """
         program = await asyncio.to_thread(self._program, context, command)
-        return await Running.start(program, output.add)
+        return await RunningProgram.start(program, output.add)
 
     def _program(self, context: ToolContext, command: str) -> Program:
         command = storable_text(command)

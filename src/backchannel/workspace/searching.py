@@ -18,7 +18,7 @@ from backchannel.config.agents import SandboxRules
 from backchannel.core.text import cut, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place, look, opened_folder, words_for
-from backchannel.workspace.commands import Running
+from backchannel.workspace.commands import RunningProgram
 from backchannel.workspace.grep import BAD_PATTERN, LARGEST_FILE, MOST_IN_FILE, SKIPPED
 
 MOST_MATCHES = 200
@@ -45,7 +45,7 @@ async def search(place: Place, pattern: str, path: str) -> str:
             enough.set_result(None)
 
     enough = asyncio.get_running_loop().create_future()
-    running = await Running.start(program, take)
+    running = await RunningProgram.start(program, take)
     try:
         async with asyncio.timeout(LIMIT_S):
             ended = asyncio.ensure_future(running.ended())

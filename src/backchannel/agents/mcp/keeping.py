@@ -174,7 +174,7 @@ class KeptServer:
                     raise
                 why = "its connection was cancelled"  # by the SDK, whose scopes cancel the task they are in
             except Exception as error:  # the edge of a server: whatever it does, it is started again
-                why = in_words(error, self._hide)
+                why = describe_failure(error, self._hide)
                 if isinstance(_first(error), MCPError) and (more := self._explain()):
                     why = f"{why} ({more})"
                 log.debug("an MCP server failed", server=self.name, exc_info=error)
@@ -242,7 +242,7 @@ class KeptServer:
                     log.warning(
                         "the tools of an MCP server are not known anew",
                         server=self.name,
-                        why=in_words(error, self._hide),
+                        why=describe_failure(error, self._hide),
                     )
                 await self._clock.sleep(CALM_S)
 
@@ -262,7 +262,7 @@ class KeptServer:
             except ListenNotSupportedError:
                 return
             except (MCPError, SubscriptionLost, TimeoutError) as error:
-                log.debug("an MCP server tells no changes", server=self.name, why=in_words(error, self._hide))
+                log.debug("an MCP server tells no changes", server=self.name, why=describe_failure(error, self._hide))
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             self._listing_due.set()  # it may have changed meanwhile
@@ -313,7 +313,7 @@ class KeptServer:
         log.debug("an MCP server goes on", server=self.name, progress=progress, total=total, message=told)
 
 
-def in_words(error: BaseException, hide: Hide) -> str:
+def describe_failure(error: BaseException, hide: Hide) -> str:
     """Say what went wrong, of several things the first, without secrets."""
     error = _first(error)
     if isinstance(error, MCPError):

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import structlog
 
-from backchannel.channels.keeping import Kept
+from backchannel.channels.keeping import SupervisedConnection
 from backchannel.channels.telegram.polling import MOST_TRIES, Poller, told_of_fault
 from backchannel.channels.telegram.reading import AttachedFile, BotIdentity, ChatMoved, parse_update, read_update
 from backchannel.channels.telegram.sending import TelegramSender
 from backchannel.channels.telegram.wire import TelegramConnections, Wire
 from backchannel.config.schema_doors import TelegramWebhookSettings
-from backchannel.core.commands.commands import COMMANDS, Standing
+from backchannel.core.commands.commands import COMMANDS, Rank
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.channels import ChannelError, InboundTaker, IncomingFile
 from backchannel.core.incoming_json import check_parts
@@ -65,7 +65,7 @@ class TelegramAccount:
         self.identity = await self._wire.me()
         return self.identity
 
-    async def run(self, inbound: InboundTaker, owners: Sequence[str], kept: Kept) -> None:
+    async def run(self, inbound: InboundTaker, owners: Sequence[str], kept: SupervisedConnection) -> None:
         """Hand in what people write, until it is cancelled; `kept` is told when Telegram answers.
 
         Raises:
@@ -153,7 +153,7 @@ class TelegramAccount:
     async def _set_menu(self, owners: Sequence[str]) -> None:
         """Show the commands in Telegram's own menu: to everybody those for everybody, to owners all."""
         shown = [(spec, (spec.name.value, cut(spec.summary, _LONGEST_DESCRIPTION))) for spec in COMMANDS]
-        everybodys = [entry for spec, entry in shown if spec.needs <= Standing.AUTHORISED]
+        everybodys = [entry for spec, entry in shown if spec.needs <= Rank.AUTHORISED]
         chats = [int(owner) for owner in owners if owner.isascii() and owner.isdecimal()]
         try:
             await self._wire.set_commands(everybodys)

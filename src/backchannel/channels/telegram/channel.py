@@ -19,7 +19,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from backchannel.agents.loading import load
-from backchannel.channels.keeping import Kept
+from backchannel.channels.keeping import SupervisedConnection
 from backchannel.channels.telegram.length import MAX_UNITS, text_units
 from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings
 from backchannel.core.contracts import Clock
@@ -68,7 +68,7 @@ class TelegramChannel(Channel):
         self._accounts: dict[str, TelegramAccount] = {}
         self._connections: TelegramConnections | None = None
         self._loading = asyncio.Lock()
-        self._kept = {id: Kept(name, clock, self._shown_id(id), tells=True) for id in self._bots}
+        self._kept = {id: SupervisedConnection(name, clock, self._shown_id(id), tells=True) for id in self._bots}
 
     @property
     def own_names(self) -> Collection[str]:  # type: ignore[override]  # they are known when Telegram was asked
@@ -99,7 +99,7 @@ class TelegramChannel(Channel):
             for id, kept in self._kept.items():
                 running.create_task(kept.keep(partial(self._run, id, kept), inbound))
 
-    async def _run(self, id: str, kept: Kept, inbound: InboundTaker) -> None:
+    async def _run(self, id: str, kept: SupervisedConnection, inbound: InboundTaker) -> None:
         account = await self._account(id)
         await account.run(inbound, self.settings.owners, kept)
 

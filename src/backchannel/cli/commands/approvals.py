@@ -70,7 +70,7 @@ def deny(ctx: typer.Context, approval_id: Id, as_json: AsJson = False) -> None:
 def _answer(ctx: typer.Context, approval_id: str, as_json: bool, **answer: Any) -> None:
     options = options_of(ctx)
     found = find_id(options, IdKind.APPROVAL, approval_id)
-    approval = ask(options, "approvals.answer", answers.Answered, id=found, **answer).approval
+    approval = ask(options, "approvals.answer", answers.ApprovalAnswered, id=found, **answer).approval
     if as_json:
         show_json(approval)
     else:

@@ -82,7 +82,7 @@ def test(
 
 def _send(client: GatewayClient, channel: str, to: str) -> answers.ReceiptRow:
     """Send a line like any other, and wait for what becomes of it."""
-    client.call("sessions.subscribe", answers.Subscribed)  # events say when it is worth looking
+    client.call("sessions.subscribe", answers.EventsSubscribed)  # events say when it is worth looking
     receipt = client.call("send", answers.ReceiptRow, channel=channel, to=to, message=TEST_TEXT)
     deadline = time.monotonic() + RECEIPT_S
     with patience("waiting for the receipt"):

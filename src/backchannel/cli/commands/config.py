@@ -14,7 +14,7 @@ from backchannel.cli.output import say, say_styled, show_facts, show_json, show_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backchannel.config import Finding
+    from backchannel.config import ConfigFinding
     from backchannel.openclaw.migrating import Migration
 
 _FATES = {
@@ -42,11 +42,11 @@ def check(ctx: typer.Context, as_json: AsJson = False) -> None:
         raise typer.Exit(FAILED)
 
 
-class Checked(NamedTuple):
+class ConfigChecked(NamedTuple):
     """What a look at the configuration has found."""
 
     file: str | None
-    findings: list[Finding]
+    findings: list[ConfigFinding]
 
     @property
     def errors(self) -> int:
@@ -58,7 +58,7 @@ class Checked(NamedTuple):
         return {"ok": not self.errors, "file": self.file, "findings": findings}
 
 
-def look_for_problems(options: Options) -> Checked:
+def look_for_problems(options: Options) -> ConfigChecked:
     """Look at the configuration, and at what it needs of this machine."""
     from backchannel.agents.models import why_not_asked
     from backchannel.agents.sandboxes import BACKENDS
@@ -84,10 +84,10 @@ def look_for_problems(options: Options) -> Checked:
         why_no_channel=why_no_channel,
     )
     findings = check_config(options.config, os.environ, state=options.state, here=here)
-    return Checked(str(where.config_file) if where.has_file else None, findings)
+    return ConfigChecked(str(where.config_file) if where.has_file else None, findings)
 
 
-def show_findings(options: Options, checked: Checked) -> None:
+def show_findings(options: Options, checked: ConfigChecked) -> None:
     """Print what was found, each with its place."""
     file, findings = checked
     say(file or "There is no configuration file: the defaults hold.")

@@ -162,16 +162,16 @@ def _change(options: Options, as_json: bool, method: str, delivery_id: str | Non
         raise typer.Exit(FAILED)
 
 
-def _change_all(options: Options, method: str, states: list[str]) -> answers.Mended:
+def _change_all(options: Options, method: str, states: list[str]) -> answers.DeliveriesMended:
     """Go through all deliveries in these states, a page at a time."""
-    pages: list[answers.Mended] = []
+    pages: list[answers.DeliveriesMended] = []
     with connected(options) as client:
         for state in states:
-            pages.append(client.call(method, answers.Mended, state=state))
+            pages.append(client.call(method, answers.DeliveriesMended, state=state))
             while cursor := pages[-1].next_cursor:
-                pages.append(client.call(method, answers.Mended, state=state, cursor=cursor))
+                pages.append(client.call(method, answers.DeliveriesMended, state=state, cursor=cursor))
     refused = [entry for page in pages for entry in page.refused]
-    return answers.Mended(count=sum(page.count for page in pages), refused=refused)
+    return answers.DeliveriesMended(count=sum(page.count for page in pages), refused=refused)
 
 
 def _call(options: Options, as_json: bool, method: str, delivery_id: str, **params: Any) -> None:

@@ -13,7 +13,7 @@ from backchannel.cli.options import AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import counted, patience, say, say_dim, show_json
 
 if TYPE_CHECKING:
-    from backchannel.openclaw.exporting import Exported
+    from backchannel.openclaw.exporting import SessionExported
 
 
 def export(
@@ -54,16 +54,18 @@ def _check_folder(folder: Path, *, force: bool) -> None:
         raise CommandFailed(f"{folder} is not empty, and stays as it is. To write into it all the same: --force")
 
 
-def _write(options: Options, folder: Path, names: list[str], agent: str | None, *, archived: bool) -> list[Exported]:
-    from backchannel.openclaw.exporting import ExportFilter, Exporting
+def _write(
+    options: Options, folder: Path, names: list[str], agent: str | None, *, archived: bool
+) -> list[SessionExported]:
+    from backchannel.openclaw.exporting import ExportFilter, SessionExport
 
     keys = tuple(find_key(options, name) for name in names)
     with Link(options, lambda text: say_dim(text, err=True)) as link:
         try:
-            return list(Exporting(link, folder, ExportFilter(keys, agent, archived)).run())
+            return list(SessionExport(link, folder, ExportFilter(keys, agent, archived)).run())
         except OSError as error:
             raise CommandFailed(f"cannot write to {folder}: {error.strerror}") from error
 
 
-def _as_json(one: Exported) -> dict[str, object]:
+def _as_json(one: SessionExported) -> dict[str, object]:
     return {"key": one.key, "sessionId": one.session_id, "messages": one.messages, "file": str(one.file)}

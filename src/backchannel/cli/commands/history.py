@@ -96,7 +96,7 @@ class _Following:
 
     def _follow(self, client: GatewayClient, limit: int, on_read: Callable[[], None]) -> None:
         # Subscribing comes first: what enters the transcript in between is then seen twice, never missed.
-        client.call("sessions.messages.subscribe", answers.Subscribed, key=self._key)
+        client.call("sessions.messages.subscribe", answers.EventsSubscribed, key=self._key)
         seen = {message.id for message in self._catch_up(client, limit)}
         on_read()
         while True:
@@ -170,7 +170,7 @@ def _load(client: GatewayClient, session: str, limit: int, *, with_tools: bool, 
     loaded = load_last(client, session, limit, with_tools=with_tools, as_stored=as_stored)
     is_main = SessionKey.parse(loaded.session_key).path in (("main",), (client.defaults.main_key,))
     if loaded.session_id is None and not is_main:
-        client.call("sessions.resolve", answers.Found, key=session)  # refused, unless it was made since
+        client.call("sessions.resolve", answers.SessionFound, key=session)  # refused, unless it was made since
     return loaded
 
 

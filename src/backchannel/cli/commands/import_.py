@@ -125,14 +125,14 @@ class ImportCommand:
         import asyncio
         from contextlib import ExitStack
 
-        from backchannel.openclaw.importing import DryRun, Importing
+        from backchannel.openclaw.importing import DryRun, SessionImport
         from backchannel.storage.databases import database_at
 
         database = database_at(self._config.database_url)
         with ExitStack() as exits:
             reader = exits.enter_context(database.open_reader()) if database.exists() else None
             on_bytes = exits.enter_context(_progress("reading", self._folder))
-            return asyncio.run(Importing(self._folder, self._config.key_scheme, DryRun(reader), on_bytes).run())
+            return asyncio.run(SessionImport(self._folder, self._config.key_scheme, DryRun(reader), on_bytes).run())
 
     def _taken(self, held: StateFolder) -> ImportReport:
         import asyncio
@@ -143,7 +143,7 @@ class ImportCommand:
     async def _take_all(self, held: StateFolder, on_bytes: Callable[[int], None]) -> ImportReport:
         from asyncio import CancelledError
 
-        from backchannel.openclaw.importing import Importing, StoreTarget
+        from backchannel.openclaw.importing import SessionImport, StoreTarget
         from backchannel.runtime.clocks import SystemClock
         from backchannel.storage.store import Store
 
@@ -160,7 +160,7 @@ class ImportCommand:
         )
         try:
             target = StoreTarget(store, writes_files=config.writes_transcript_files)
-            return await Importing(self._folder, config.key_scheme, target, on_bytes).run()
+            return await SessionImport(self._folder, config.key_scheme, target, on_bytes).run()
         except CancelledError:
             if failures:  # the store cancelled what waited for it
                 raise CommandFailed(f"the database failed in a commit ({failures[0]}): run the command again") from None

@@ -53,7 +53,7 @@ def explain(
     _show([*explained.tools, explained.send])
 
 
-def _show(decisions: list[answers.Explained]) -> None:
+def _show(decisions: list[answers.DecisionExplained]) -> None:
     verdicts = [[entry.what, "allowed" if entry.allowed else "denied", entry.rule or NO_RULE] for entry in decisions]
     show_table(["what", "verdict", "rule"], verdicts, empty=EMPTY)
     say()

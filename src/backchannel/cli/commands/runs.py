@@ -23,7 +23,7 @@ from backchannel.cli.output import (
     show_json,
     show_table,
 )
-from backchannel.core.commands.control_words import in_words, is_control_word
+from backchannel.core.commands.control_words import describe_word, is_control_word
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
@@ -86,7 +86,7 @@ WAITS = {
 def result_of(run: answers.RunRow) -> str:
     """What came of a run, or what it waits for."""
     reply = run.reply or ""
-    said = run.error or (in_words(reply) if is_control_word(reply) else reply)
+    said = run.error or (describe_word(reply) if is_control_word(reply) else reply)
     waits = WAITS.get(run.waiting_for or "") or (retry_text(run.retry) if run.retry else "")
     return said or waits or _aside(run.resume_at)
 

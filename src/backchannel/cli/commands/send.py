@@ -17,7 +17,7 @@ from backchannel.cli.conversation import ReceiptSeen, invoke, new_run_id, receip
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, options_of
 from backchannel.cli.output import Spinner, patience, say, say_dim, show_json
-from backchannel.core.commands.control_words import in_words, is_control_word, is_silent
+from backchannel.core.commands.control_words import describe_word, is_control_word, is_silent
 
 _WAITS_FOR = "waiting for what follows"
 
@@ -43,7 +43,7 @@ def send(
     caller = find_key(options, as_session)
     target = find_key(options, session, caller)
     with Link(options, lambda text: say_dim(text, err=True)) as link:
-        sending = Sending(link, target, message, wait_s=wait, caller=caller)
+        sending = MessageSending(link, target, message, wait_s=wait, caller=caller)
         try:
             result = sending.send()
             if as_json:
@@ -63,7 +63,7 @@ def _show(result: answers.SendSeen) -> bool:
         case "ok":
             reply = result.reply or ""
             is_remark = is_silent(reply)
-            said = in_words(reply) if is_remark else reply
+            said = describe_word(reply) if is_remark else reply
             show_said("reply", result.session_key, said, is_remark=is_remark)
             return True
         case "accepted":
@@ -75,7 +75,7 @@ def _show(result: answers.SendSeen) -> bool:
     return False
 
 
-class Sending:
+class MessageSending:
     """A message on its way to a session, and what comes of it."""
 
     def __init__(self, link: Link, session: str, text: str, *, wait_s: float, caller: str | None) -> None:
@@ -128,7 +128,7 @@ class _ExchangeView:
         exchange = self._load()
         for party in (exchange.target, exchange.requester):
             if party is not None:
-                self._client.call("sessions.messages.subscribe", answers.Subscribed, key=party.session_key)
+                self._client.call("sessions.messages.subscribe", answers.EventsSubscribed, key=party.session_key)
         while True:  # it is read once more after subscribing, so that nothing is missed in between
             exchange = self._load()
             self._show_runs(exchange.runs)
@@ -151,7 +151,7 @@ class _ExchangeView:
             self._spinner.end()
             said = run.reply or f"({run.error or 'no text'})"
             is_remark = run.reply is None or is_control_word(said)
-            said = in_words(said) if is_control_word(said) else said
+            said = describe_word(said) if is_control_word(said) else said
             name = f"turn {turns}" if run.kind == "turn" else run.kind
             show_said(name, run.session_key, said, is_remark=is_remark)
             self._spinner = Spinner(_WAITS_FOR)

@@ -87,7 +87,7 @@ def label(
     if (name is None) != clear:
         raise typer.BadParameter("name a label, or give --clear", param_hint="LABEL / --clear")
     given = NULL if name is None else name
-    changed = _change(options_of(ctx), session, "sessions.patch", answers.Changed, label=given)
+    changed = _change(options_of(ctx), session, "sessions.patch", answers.SessionPatched, label=given)
     has = "no label any more" if clear else f"the label {name!r}"
     say_or_json(f"Session {changed.key} has {has}.", changed, as_json=as_json)
 
@@ -95,7 +95,7 @@ def label(
 @app.command()
 def reset(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
     """Start a session over. Its transcript ends, and its key, label, model and address stay."""
-    changed = _change(options_of(ctx), session, "sessions.reset", answers.Changed)
+    changed = _change(options_of(ctx), session, "sessions.reset", answers.SessionPatched)
     text = f"Session {changed.key} starts over, with the session id {changed.entry.session_id}."
     say_or_json(text, changed, as_json=as_json)
 
@@ -103,7 +103,7 @@ def reset(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
 @app.command()
 def delete(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
     """Archive a session. What it works on is stopped; its transcript stays, and can be read with --archived."""
-    changed = _change(options_of(ctx), session, "sessions.delete", answers.Deleted)
+    changed = _change(options_of(ctx), session, "sessions.delete", answers.SessionDeleted)
     say_or_json(f"Session {changed.key} is archived. Its transcript stays.", changed, as_json=as_json)
 
 
@@ -111,7 +111,7 @@ def _change(options: Options, session: str, method: str, shape: type[T], **param
     """Change a session that exists; without this check a misspelt key would make a new one."""
     key = find_key(options, session)
     with connected(options) as client:
-        found = client.call("sessions.describe", answers.Described, key=key).session
+        found = client.call("sessions.describe", answers.SessionDescribed, key=key).session
         if found is None:
             raise SessionNotFound(f"no session {quoted(session)} (`backchannel sessions` shows those there are)")
         return client.call(method, shape, key=found.key, **params)

@@ -28,7 +28,7 @@ from backchannel.cli.finding import NoGateway
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, Options, options_of
 from backchannel.cli.output import is_terminal, patience, say, say_dim, show_json
-from backchannel.core.commands.control_words import in_words, is_control_word
+from backchannel.core.commands.control_words import describe_word, is_control_word
 
 T = TypeVar("T")
 _NOT_PERMITTED = ("forbidden", "scope_missing", "session_not_found")
@@ -80,7 +80,7 @@ def spawn(
     }
     options = options_of(ctx)
     with Link(options, lambda text: say_dim(text, err=True)) as link:
-        spawning = Spawning(link, args, caller=find_key(options, as_session))
+        spawning = SubAgentStart(link, args, caller=find_key(options, as_session))
         try:
             result = spawning.start()
             is_ok = _show(result, options, as_json=as_json, is_followed=follow)
@@ -111,7 +111,7 @@ def _show(result: answers.SpawnSeen, options: Options, *, as_json: bool, is_foll
     return is_started
 
 
-class Spawning:
+class SubAgentStart:
     """A sub-agent that is started, and what comes of it."""
 
     def __init__(self, link: Link, args: Payload, *, caller: str | None) -> None:
@@ -140,7 +140,7 @@ class Spawning:
     def _find_destination(self, client: GatewayClient) -> str | None:
         requester = self._caller or client.defaults.main_session_key
         try:
-            session = client.call("sessions.describe", answers.Described, key=requester).session
+            session = client.call("sessions.describe", answers.SessionDescribed, key=requester).session
         except CallFailed:
             return None
         if session is None:
@@ -150,7 +150,7 @@ class Spawning:
             return f"into {session.key}"
         return f"to {address.channel}{f' {address.to}' if address.to else ''} and into {session.key}"
 
-    def follow(self, result: answers.SpawnSeen) -> answers.Waited:
+    def follow(self, result: answers.SpawnSeen) -> answers.RunWaited:
         """Show its work, its announce, its post and the receipt; give how its run ended."""
         return self._link.ask(lambda client: _SpawnView(client, result, self._caller, self._shown).run())
 
@@ -162,13 +162,13 @@ class _Step:
         self._name = name
         self._session = session
         self._run_id = run_id
-        self._ended: answers.Waited | None = None
+        self._ended: answers.RunWaited | None = None
         self._is_live = is_terminal(sys.stdout)
         if self._is_live:
             show_heading(name, session)
         self._view = ReplyView(run_id, is_live=self._is_live)
 
-    def follow(self, client: GatewayClient) -> answers.Waited:
+    def follow(self, client: GatewayClient) -> answers.RunWaited:
         """Wait for its end, without a time limit, and return it; it is shown once."""
         if self._ended is None:
             try:
@@ -179,11 +179,11 @@ class _Step:
             self._show(self._ended)
         return self._ended
 
-    def _show(self, ended: answers.Waited) -> None:
+    def _show(self, ended: answers.RunWaited) -> None:
         said = ended.reply or ""
         is_word = is_control_word(said)
         is_whole = ended.status == "ok" and bool(said)
-        remark = in_words(said) if is_word else "" if is_whole else f"({ended.error or 'no text'})"
+        remark = describe_word(said) if is_word else "" if is_whole else f"({ended.error or 'no text'})"
         if not self._is_live:
             self._view.close()
             show_said(self._name, self._session, remark or said)
@@ -206,10 +206,10 @@ class _SpawnView:
         self._caller = caller
         self._shown = shown
 
-    def run(self) -> answers.Waited:
+    def run(self) -> answers.RunWaited:
         """Show what there is and what comes."""
         for session in (self._child, self._caller or "main"):
-            self._call_if_permitted("sessions.messages.subscribe", answers.Subscribed, key=session)
+            self._call_if_permitted("sessions.messages.subscribe", answers.EventsSubscribed, key=session)
         ended = self._step("run", self._run_id).follow(self._client)
         listed = self._call_if_permitted("runs.list", answers.RunsListed, sessionKey=self._child)
         for run in listed.runs if listed else ():

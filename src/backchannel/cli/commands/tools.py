@@ -92,7 +92,7 @@ def call(
     caller = find_key(options, as_session)
     with connected(options) as client, patience(f"waiting for {name}"):
         request = client.ask("tools.invoke", tool=name, args=given, sessionKey=caller)
-        result = client.wait(request, answers.Invoked).result  # no time limit: a tool may itself wait for an agent
+        result = client.wait(request, answers.ToolInvoked).result  # no time limit: a tool may itself wait for an agent
     show_json(result)
     if isinstance(result, dict) and result.get("status") in ("error", "forbidden"):
         raise typer.Exit(FAILED)

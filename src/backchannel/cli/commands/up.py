@@ -21,7 +21,7 @@ from backchannel.version import __version__
 if TYPE_CHECKING:
     from backchannel.gateway.app import Gateway
     from backchannel.gateway.auth import OperatorToken
-    from backchannel.gateway.server import Listening
+    from backchannel.gateway.server import ListeningServer
 
 BESIDE = 12
 """How much room the names of facts take in the banner."""
@@ -132,7 +132,7 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
         configure_logs(level, sys.stderr, as_json=not is_watched, secrets=secrets_of(gateway.config))
     log = structlog.get_logger("backchannel.up")
 
-    def ready(place: Listening, token: OperatorToken) -> None:
+    def ready(place: ListeningServer, token: OperatorToken) -> None:
         gc.enable()
         configured = gateway.config
         log.info("listening", url=place.url, agents=gateway.agents.ids(), state=str(configured.state_dir))
@@ -158,7 +158,7 @@ def _serve(options: Options, make: Callable[[], Gateway], log_level: str | None)
     end_without_loading()
 
 
-def show_banner(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> None:
+def show_banner(options: Options, gateway: Gateway, place: ListeningServer, token: OperatorToken) -> None:
     """Say where the gateway is, who answers there, and what to try."""
     facts = dict(_facts(options, gateway, place, token))
     warnings = [options.spell(warning) for warning in _warnings(gateway)]
@@ -174,7 +174,9 @@ def show_banner(options: Options, gateway: Gateway, place: Listening, token: Ope
         say(f"try: {command}")
 
 
-def _facts(options: Options, gateway: Gateway, place: Listening, token: OperatorToken) -> Iterator[tuple[str, str]]:
+def _facts(
+    options: Options, gateway: Gateway, place: ListeningServer, token: OperatorToken
+) -> Iterator[tuple[str, str]]:
     from backchannel.config import needs_default_model
 
     config = gateway.config

@@ -16,7 +16,7 @@ from backchannel.cli import answers
 from backchannel.cli.commands.deliveries import place_of
 from backchannel.cli.commands.runs import result_of
 from backchannel.cli.commands.sessions import line_of
-from backchannel.cli.live import Piped, deleted_session, is_drawn, keep_watching
+from backchannel.cli.live import PipedOutput, deleted_session, is_drawn, keep_watching
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import clean, clock_time, counted, say, show_json
 from backchannel.cli.overview import Overview, OverviewSnapshot
@@ -36,7 +36,7 @@ class ChangeLine:
     line: str
 
 
-class Changes(Piped):
+class Changes(PipedOutput):
     """Says what changed since the last look."""
 
     def __init__(self, *, as_json: bool) -> None:

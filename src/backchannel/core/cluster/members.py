@@ -41,7 +41,7 @@ class GatewaySeen(msgspec.Struct, frozen=True, kw_only=True):
     member: GatewayInfo
 
 
-class Renewed(msgspec.Struct, frozen=True):
+class LeaseRenewed(msgspec.Struct, frozen=True):
     """What a gateway is told when it has renewed its lease."""
 
     peers: tuple[GatewaySeen, ...]

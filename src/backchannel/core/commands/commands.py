@@ -29,7 +29,7 @@ _ARGUMENT_LIMIT = 512
 """No key is longer, and nothing else that an argument names."""
 
 
-class Standing(IntEnum):
+class Rank(IntEnum):
     """The rank of a sender on a channel; each includes the one before."""
 
     STRANGER = 0
@@ -38,7 +38,7 @@ class Standing(IntEnum):
     OWNER = 2
 
     @classmethod
-    def of_operator(cls, *, is_admin: bool) -> Standing:
+    def of_operator(cls, *, is_admin: bool) -> Rank:
         """Tell what an operator's token makes of who writes with it."""
         return cls.OWNER if is_admin else cls.AUTHORISED
 
@@ -82,7 +82,7 @@ class CommandSpec:
     name: CommandName
     summary: str
     forms: tuple[CommandForm, ...] = (CommandForm(),)
-    needs: Standing = Standing.AUTHORISED
+    needs: Rank = Rank.AUTHORISED
     alone: str | None = None
     """The word that is meant when nothing follows the name."""
 
@@ -97,7 +97,7 @@ COMMANDS = (
         CommandName.SEND,
         "send this session's messages, hold them back, or follow the rules",
         (CommandForm("on"), CommandForm("off"), CommandForm("inherit")),
-        Standing.OWNER,
+        Rank.OWNER,
     ),
     CommandSpec(CommandName.NEW, "start a new conversation; the old one is kept"),
     CommandSpec(CommandName.RESET, "same as /new"),
@@ -124,19 +124,19 @@ COMMANDS = (
         CommandName.APPROVE,
         "approve a waiting tool call; with `always`, also later calls of this tool here",
         (CommandForm(argument="id"), CommandForm(argument="id", last="always")),
-        Standing.OWNER,
+        Rank.OWNER,
     ),
     CommandSpec(
         CommandName.DENY,
         "deny a waiting tool call",
         (CommandForm(argument="id"),),
-        Standing.OWNER,
+        Rank.OWNER,
     ),
     CommandSpec(
         CommandName.PAIRING,
         "list pairing requests, admit a sender, or ignore one",
         (CommandForm("list"), CommandForm("approve", "code"), CommandForm("deny", "code")),
-        Standing.OWNER,
+        Rank.OWNER,
         alone="list",
     ),
     CommandSpec(CommandName.HELP, "show the commands"),
@@ -193,18 +193,18 @@ def parse(text: str, bot_names: Collection[str] | None = None) -> Command | Comm
     return CommandReply(spec.name, _usage_reply(spec, words))
 
 
-def may_use(spec: CommandSpec, standing: Standing) -> Decision:
+def may_use(spec: CommandSpec, standing: Rank) -> Decision:
     """Decide whether a sender of this standing may use a command."""
     if standing >= spec.needs:
         return Decision(True, f"/{spec.name} is open to {_WHO[standing]}")
-    if spec.needs is Standing.OWNER:
+    if spec.needs is Rank.OWNER:
         who = "senders in channels.<name>.owners, and operators with the scope admin"
         return Decision(False, f"/{spec.name} is for owners only ({who})", "channels.<name>.owners")
     reason = f"/{spec.name} is for senders that the channel answers only"
     return Decision(False, reason, "channels.<name>.allowFrom")
 
 
-_WHO = {Standing.STRANGER: "strangers", Standing.AUTHORISED: "authorised senders", Standing.OWNER: "owners"}
+_WHO = {Rank.STRANGER: "strangers", Rank.AUTHORISED: "authorised senders", Rank.OWNER: "owners"}
 
 
 def _is_ours(bot: str | None, bot_names: Collection[str] | None) -> bool:
@@ -248,7 +248,7 @@ Judge = Callable[[Session], Decision]
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
     """Who wrote a command, and what the gateway knows of the session that rows do not tell."""
 
-    standing: Standing
+    standing: Rank
     agent_model: str | None = None
     """The model of the session's agent; None when it is a function."""
     judge: Judge | None = None

@@ -26,7 +26,7 @@ def is_silent(text: str | None) -> bool:
     return text is None or not text.strip() or is_control_word(text)
 
 
-def in_words(word: str) -> str:
+def describe_word(word: str) -> str:
     """Say to a person what a control word, or no text at all, means."""
     return f"({_MEANINGS.get(word.strip(), 'no text')})"
 

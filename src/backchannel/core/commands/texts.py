@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from backchannel.core.commands.commands import COMMANDS, Standing, may_use
+from backchannel.core.commands.commands import COMMANDS, Rank, may_use
 from backchannel.core.excerpts import reading_text
 from backchannel.core.flows.spawn_texts import show_cost, show_count, show_duration, show_tokens
 from backchannel.core.headers import quote_name
@@ -34,7 +34,7 @@ _LOOKED_AT = 4000
 """How much of a text is looked at for its line; white space at its beginning is none of it."""
 
 
-def help_text(standing: Standing) -> str:
+def help_text(standing: Rank) -> str:
     """Write what `/help` answers: the commands that the asker may use."""
     return "\n".join(f"{spec.usage}: {spec.summary}" for spec in COMMANDS if may_use(spec, standing).allowed)
 

@@ -179,7 +179,7 @@ class Tries(NamedTuple):
     waited_ms: int = 0
 
 
-class Attempted(msgspec.Struct, frozen=True, kw_only=True):
+class PartAttempted(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt made of a part."""
 
     state: DeliveryState
@@ -205,32 +205,32 @@ def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
     return min(max(delay, _asked_delay_ms(retry_after_s)), left)
 
 
-def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, edits: bool = False) -> Attempted:
+def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, edits: bool = False) -> PartAttempted:
     """Decide what becomes of a part, from what the channel answered or raised.
 
     A part that `edits` a draft may be repeated, as if its key were taken. Where the platform refuses the edit, the part
     is posted, and the draft removed, unless it is gone.
     """
     if isinstance(answer, Sent):
-        return Attempted(state=DeliveryState.SENT, message_id=answer.message_id)
+        return PartAttempted(state=DeliveryState.SENT, message_id=answer.message_id)
     reason = cut(answer.reason, _ERROR_LIMIT)
     if isinstance(answer, ChannelRefused) and edits:
         is_left = not isinstance(answer, DraftGone)
-        return Attempted(state=DeliveryState.PENDING, error=reason, drops_draft=True, leaves_draft=is_left)
+        return PartAttempted(state=DeliveryState.PENDING, error=reason, drops_draft=True, leaves_draft=is_left)
     if isinstance(answer, ChannelRefused):
-        return Attempted(state=DeliveryState.FAILED, error=reason)
+        return PartAttempted(state=DeliveryState.FAILED, error=reason)
     if isinstance(answer, ChannelMoved) and tries.attempts < MAX_ATTEMPTS:
-        return Attempted(state=DeliveryState.PENDING, error=reason)
+        return PartAttempted(state=DeliveryState.PENDING, error=reason)
     is_busy = isinstance(answer, ChannelBusy | ChannelMoved)
     if not (is_busy or takes_key or edits):
         why = "it is not known whether the message arrived, and sending it again could post it twice"
-        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {why}")
+        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {why}")
     wait_ms = retry_wait(tries, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
     if wait_ms is not None:
-        return Attempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason)
+        return PartAttempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason)
     doubt = "" if is_busy else "; it may have arrived all the same, and a retry does not post it twice"
     error = f"given up after {_count(tries.attempts)}: {reason}{doubt}"
-    return Attempted(state=DeliveryState.FAILED, error=error)
+    return PartAttempted(state=DeliveryState.FAILED, error=error)
 
 
 def account_hold_ms(answer: Sent | ChannelError) -> int | None:
@@ -240,7 +240,7 @@ def account_hold_ms(answer: Sent | ChannelError) -> int | None:
     return max(_FIRST_DELAY_MS, _asked_delay_ms(answer.retry_after_s))
 
 
-def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> Attempted | None:
+def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> PartAttempted | None:
     """Decide what becomes of a part whose process died; None leaves it as it is.
 
     A part on which the process died as often as parts are tried at all is given up: it may be the cause.
@@ -250,10 +250,10 @@ def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> 
     stopped = "the gateway stopped while the message was being sent"
     if not takes_key:
         doubt = "it is not known whether it arrived, and sending it again could post it twice"
-        return Attempted(state=DeliveryState.UNCERTAIN, error=f"{stopped}; {doubt}")
+        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{stopped}; {doubt}")
     if attempts >= MAX_ATTEMPTS:
-        return Attempted(state=DeliveryState.FAILED, error=f"given up after {_count(attempts)}: {stopped}")
-    return Attempted(state=DeliveryState.PENDING, error=stopped)
+        return PartAttempted(state=DeliveryState.FAILED, error=f"given up after {_count(attempts)}: {stopped}")
+    return PartAttempted(state=DeliveryState.PENDING, error=stopped)
 
 
 class DeliveryAction(StrEnum):
@@ -372,7 +372,7 @@ class Receipt(msgspec.Struct, frozen=True):
     parts: list[Part]
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class PartClaimed(msgspec.Struct, frozen=True):
     """A part that may be sent now, and nobody else sends."""
 
     delivery: Delivery

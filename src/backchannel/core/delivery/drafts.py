@@ -81,7 +81,7 @@ LEFT_BEHIND = "its chat got another id while it was written: a beginning may sta
 """The note of a part whose draft was left in a chat that has moved."""
 
 
-class Before(msgspec.Struct, frozen=True):
+class DraftBefore(msgspec.Struct, frozen=True):
     """What the first part of a delivery finds in its chat."""
 
     draft_id: str | None = None

@@ -24,7 +24,7 @@ from backchannel.core.stored import StoredForm
 _WAKE = "/wake/"
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldPost(msgspec.Struct, frozen=True, kw_only=True):
     """A post that waits for the others."""
 
     spawn_id: str
@@ -48,7 +48,7 @@ class Barrier(msgspec.Struct, frozen=True, kw_only=True):
     has_run_ended: bool
     waiting: tuple[str, ...] = ()
     """The children that are not settled."""
-    posts: tuple[Held, ...] = ()
+    posts: tuple[HeldPost, ...] = ()
     is_late: bool = False
     """The deadline has passed."""
     is_stopped: bool = False
@@ -67,7 +67,7 @@ class Barrier(msgspec.Struct, frozen=True, kw_only=True):
         return self.has_run_ended and not self.waiting and not self.posts
 
     @property
-    def untold(self) -> tuple[Held, ...]:
+    def untold(self) -> tuple[HeldPost, ...]:
         return tuple(post for post in self.posts if not post.is_told)
 
 
@@ -107,7 +107,7 @@ def child_settled(barrier: Barrier, spawn: Spawn, text: str | None) -> Barrier:
     waiting = tuple(child for child in barrier.waiting if child != spawn.id)
     posts = barrier.posts
     if text is not None:
-        posts = (*posts, Held(spawn_id=spawn.id, child=spawn.child, title=child_title(spawn), text=text))
+        posts = (*posts, HeldPost(spawn_id=spawn.id, child=spawn.child, title=child_title(spawn), text=text))
     return replace(barrier, waiting=waiting, posts=posts)
 
 

@@ -28,21 +28,21 @@ from backchannel.core.flows.exchange_values import (
     AddNote,
     Change,
     Deliver,
-    Ending,
+    EarlyEnding,
     Event,
     Exchange,
     ExchangeOutcome,
     ExchangeState,
     Party,
     Reopen,
-    Retried,
     SendRequest,
     SessionInterrupted,
     Stepped,
+    StepRetried,
     WaitEnd,
     WaitEnded,
 )
-from backchannel.core.flows.flow import AbortRun, QueueRun, Refused, RunEnded, Settle
+from backchannel.core.flows.flow import AbortRun, FlowRefused, QueueRun, RunEnded, Settle
 from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.policy.limits import ExchangeLimitSettings, Wait, go_on, may_go_on, may_wait
 from backchannel.core.runs import RunKind, RunState
@@ -57,16 +57,16 @@ _CHANGED = {Change.RESET: "was reset", Change.STOP: "was stopped", Change.DELETE
 
 def open_exchange(
     request: SendRequest, waits: Iterable[Wait], limits: ExchangeLimitSettings, show: Callable[[str], str] = str
-) -> Stepped | Refused:
+) -> Stepped | FlowRefused:
     """Begin an exchange with its primary run, unless it would wait in a circle or its chain has gone too far."""
     requester, target = request.requester, request.target
     if request.is_waiting and requester is not None:
         decision = may_wait(waits, str(requester.key), str(target.key), show)
         if not decision.allowed:
-            return Refused(decision)
+            return FlowRefused(decision)
     decision = may_go_on(request.origin, target.name, limits)
     if not decision.allowed:
-        return Refused(decision)
+        return FlowRefused(decision)
     chain, path = go_on(request.origin, target.name, request.run_id)
     exchange = Exchange(
         id=request.exchange_id,
@@ -95,7 +95,7 @@ def step(exchange: Exchange, event: Event, address_now: Address | None = None) -
             return _wait_ended(exchange, event, address_now)
         case SessionInterrupted() if exchange.state is not ExchangeState.DONE:
             return _interrupted(exchange, event)
-        case Retried() if exchange.state is ExchangeState.DONE:
+        case StepRetried() if exchange.state is ExchangeState.DONE:
             return _retried(exchange, event)
     return exchange, ()
 
@@ -188,7 +188,7 @@ def _leave_loop(exchange: Exchange, why: str, address_now: Address | None) -> St
     """Go on to the announce; a reply that the requester has not had by now is given to it as a note."""
     notes = late_reply_note(exchange)
     exchange = replace(exchange, loop_end=exchange.loop_end or why, has_reply=exchange.has_reply or bool(notes))
-    if exchange.ending is Ending.CANCELLED:
+    if exchange.ending is EarlyEnding.CANCELLED:
         return _settle(exchange, ExchangeOutcome.CANCELLED, _TARGET_GONE, notes)
     if exchange.target.key.is_subagent:
         return _settle(exchange, ExchangeOutcome.NO_CHANNEL, "the target is a sub-agent", notes)
@@ -207,7 +207,7 @@ def _announce(exchange: Exchange) -> Stepped:
 
 
 def _announce_ended(exchange: Exchange, event: RunEnded) -> Stepped:
-    if exchange.ending is Ending.CANCELLED:
+    if exchange.ending is EarlyEnding.CANCELLED:
         return _settle(exchange, ExchangeOutcome.CANCELLED, _TARGET_GONE)
     if event.state is RunState.ABORTED and exchange.announces_again:
         return _announce(exchange)
@@ -257,24 +257,24 @@ def _interrupted(exchange: Exchange, event: SessionInterrupted) -> Stepped:
     ):
         return replace(exchange, announces_again=True), ()
     ending = ending_for(exchange, event)
-    if ending is None or exchange.ending in (ending, Ending.CANCELLED):
+    if ending is None or exchange.ending in (ending, EarlyEnding.CANCELLED):
         return exchange, ()
     who = "target" if _is(exchange.target, event) else "requester"
     why = f"the {who} {_CHANGED[event.change]}"
     shorter = replace(exchange, ending=ending, loop_end=exchange.loop_end or why)
-    if exchange.run_id is None or (exchange.state is ExchangeState.PRIMARY and ending is Ending.LOOP_OVER):
+    if exchange.run_id is None or (exchange.state is ExchangeState.PRIMARY and ending is EarlyEnding.LOOP_OVER):
         return shorter, ()
     return shorter, (AbortRun(run_id=exchange.run_id, even_running=_is(exchange.speaker, event)),)
 
 
-def ending_for(exchange: Exchange, event: SessionInterrupted) -> Ending | None:
+def ending_for(exchange: Exchange, event: SessionInterrupted) -> EarlyEnding | None:
     """Say how a change of a session shortens an open exchange; None when it goes on as it was."""
     if _is(exchange.target, event):
         if event.change is Change.DELETE or exchange.state is ExchangeState.PRIMARY:
-            return Ending.CANCELLED
+            return EarlyEnding.CANCELLED
     elif not _is(exchange.requester, event):
         return None
-    return None if exchange.state is ExchangeState.ANNOUNCE else Ending.LOOP_OVER
+    return None if exchange.state is ExchangeState.ANNOUNCE else EarlyEnding.LOOP_OVER
 
 
 def _is(party: Party | None, event: SessionInterrupted) -> bool:
@@ -284,20 +284,20 @@ def _is(party: Party | None, event: SessionInterrupted) -> bool:
 # A person retries
 
 
-def _retried(exchange: Exchange, event: Retried) -> Stepped:
+def _retried(exchange: Exchange, event: StepRetried) -> Stepped:
     if exchange.outcome is ExchangeOutcome.FAILED:
         return _announce_retried(exchange, event)
     if event.run_id == exchange.primary_run and exchange.reply is None:
         # Its receipt is settled, its caller was told, and its turns are over: only a note can bring a reply now.
         return replace(
-            exchange, state=ExchangeState.PRIMARY, run_id=event.run_id, ending=Ending.CANCELLED, failure=None
+            exchange, state=ExchangeState.PRIMARY, run_id=event.run_id, ending=EarlyEnding.CANCELLED, failure=None
         ), ()
     return exchange, ()
 
 
 def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
     """Say why a run of an exchange would be run again for nothing; None when the exchange takes it up."""
-    if step(exchange, Retried(run_id=run_id)) != (exchange, ()):
+    if step(exchange, StepRetried(run_id=run_id)) != (exchange, ()):
         return None
     if exchange.state is ExchangeState.HANDOVER and run_id == exchange.primary_run:
         return "its caller is about to be told how it ended; retry it when that is done"
@@ -306,7 +306,7 @@ def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
     return f"its exchange has gone on without it, to {exchange.state}, and would not hear of it"
 
 
-def _announce_retried(exchange: Exchange, event: Retried) -> Stepped:
+def _announce_retried(exchange: Exchange, event: StepRetried) -> Stepped:
     reopened = replace(exchange, outcome=None, reason=None)
     if event.run_id is None:
         exchange, queued = _announce(reopened)

@@ -40,7 +40,7 @@ class ExchangeOutcome(StrEnum):
     FAILED = "failed"
 
 
-class Ending(StrEnum):
+class EarlyEnding(StrEnum):
     """Why an exchange takes a shorter way, because one of its sessions changed."""
 
     LOOP_OVER = "loop_over"
@@ -113,7 +113,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the requester has the reply: as the call's result, in a turn's message, or as a note."""
     loop_end: str | None = None
     """Why there are no more turns, or never were; None while there may be."""
-    ending: Ending | None = None
+    ending: EarlyEnding | None = None
     is_requester_gone: bool = False
     announces: int = 0
     """How many announce runs there were: one, unless a reset interrupted it or a person retried it."""
@@ -183,14 +183,14 @@ class SessionInterrupted(msgspec.Struct, frozen=True, kw_only=True):
     """The run that this stops."""
 
 
-class Retried(msgspec.Struct, frozen=True, kw_only=True):
+class StepRetried(msgspec.Struct, frozen=True, kw_only=True):
     """A person asked for a failed run once more."""
 
     run_id: str | None = None
     """The run, when it was itself queued again; None asks for a new announce run."""
 
 
-Event = RunEnded | WaitEnded | SessionInterrupted | Retried
+Event = RunEnded | WaitEnded | SessionInterrupted | StepRetried
 
 
 # What is to be done
@@ -224,7 +224,7 @@ Stepped = tuple[Exchange, tuple[Action, ...]]
 # What is asked of the store, and what it tells
 
 
-class Opened(msgspec.Struct, frozen=True):
+class ExchangeOpened(msgspec.Struct, frozen=True):
     """An exchange, as it is now, and until when its caller waits (None: no longer, or never did)."""
 
     exchange: Exchange

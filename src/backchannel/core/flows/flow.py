@@ -58,7 +58,7 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Refused(msgspec.Struct, frozen=True):
+class FlowRefused(msgspec.Struct, frozen=True):
     """A send or a spawn that was not accepted: nothing happened."""
 
     decision: Decision

@@ -24,7 +24,7 @@ from backchannel.core.commands.control_words import ANNOUNCE_SKIP
 from backchannel.core.flows.flow import AbortRun, QueueRun, Settle
 from backchannel.core.flows.spawn_texts import announce_prompt, post_text
 from backchannel.core.flows.spawn_values import (
-    Cancelled,
+    ChildCancelled,
     ChildRunEnded,
     Event,
     PostText,
@@ -100,7 +100,7 @@ def step(spawn: Spawn, event: Event) -> Stepped:
     match event:
         case ChildRunEnded() if event.run_id == spawn.run_id and event.state.is_finished:
             return _child_ended(spawn, event) if spawn.state is SpawnState.RUN else _announce_ended(spawn, event)
-        case Cancelled() if spawn.state is not SpawnState.DONE:
+        case ChildCancelled() if spawn.state is not SpawnState.DONE:
             return _cancelled(spawn, event)
     return spawn, ()
 
@@ -146,7 +146,7 @@ def _post(spawn: Spawn, event: ChildRunEnded, announced: str | None) -> Stepped:
     return done, (PostText(text=text),)
 
 
-def _cancelled(spawn: Spawn, event: Cancelled) -> Stepped:
+def _cancelled(spawn: Spawn, event: ChildCancelled) -> Stepped:
     spawn = replace(spawn, ended_at=spawn.ended_at or event.at)
     open_run = spawn.run_id
     done, settled = _settle(spawn, SpawnOutcome.CANCELLED, event.reason)

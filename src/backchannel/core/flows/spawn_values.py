@@ -118,14 +118,14 @@ class ChildRunEnded(RunEnded, frozen=True, kw_only=True):
     at: int
 
 
-class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+class ChildCancelled(msgspec.Struct, frozen=True, kw_only=True):
     """The requester was stopped or deleted: nobody waits for this child any more."""
 
     reason: str
     at: int
 
 
-Event = ChildRunEnded | Cancelled
+Event = ChildRunEnded | ChildCancelled
 
 
 # What is to be done

@@ -48,7 +48,7 @@ class ApprovalState(StrEnum):
     """Nobody answered in time, or the run ended first."""
 
 
-class Decided(StrEnum):
+class ApprovalDecided(StrEnum):
     """What a person decides about a call."""
 
     APPROVE = "approve"
@@ -56,7 +56,7 @@ class Decided(StrEnum):
 
     @property
     def state(self) -> ApprovalState:
-        return ApprovalState.APPROVED if self is Decided.APPROVE else ApprovalState.DENIED
+        return ApprovalState.APPROVED if self is ApprovalDecided.APPROVE else ApprovalState.DENIED
 
 
 class Approval(msgspec.Struct, frozen=True, array_like=True):

@@ -23,14 +23,14 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.core.commands.commands import Command, CommandReply, Judge, Standing, may_use, parse
+from backchannel.core.commands.commands import Command, CommandReply, Judge, Rank, may_use, parse
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundEvent, InboundId
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey, ThreadWord
 from backchannel.core.messages import Block, text_content
 from backchannel.core.policy.decisions import Decision, quote
-from backchannel.core.policy.pairing import Acquaintance, may_begin
+from backchannel.core.policy.pairing import SenderKnown, may_begin
 from backchannel.core.policy.send_policy import Destination
-from backchannel.core.runs import Accepted
+from backchannel.core.runs import RunAccepted
 from backchannel.core.sessions import Address, Session
 from backchannel.core.settings import Settings, setting
 from backchannel.core.text import ANY, stored_name
@@ -100,7 +100,7 @@ class BindingSettings(Settings, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
+class RoutingRules:
     """The settings that decide whose session a message belongs to."""
 
     scheme: KeyScheme
@@ -110,7 +110,7 @@ class Routing:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class MessageRoute:
     """Whose session a message belongs to, and where its reply goes."""
 
     key: SessionKey
@@ -133,7 +133,9 @@ class Routed:
         return self.destination.chat_type
 
 
-def route(event: InboundEvent, routing: Routing, home: str | None = None, thread_word: ThreadWord = "thread") -> Routed:
+def route(
+    event: InboundEvent, routing: RoutingRules, home: str | None = None, thread_word: ThreadWord = "thread"
+) -> MessageRoute:
     """Name the session of a message, and the address that a reply to it goes to.
 
     `home` is the id that its chat had before, where that is another: its sessions keep their names. `thread_word` is
@@ -155,10 +157,10 @@ def route(event: InboundEvent, routing: Routing, home: str | None = None, thread
         name = event.chat_name
     address = Address(channel=event.channel, to=event.chat_id, account_id=event.account_id, thread_id=event.thread_id)
     destination = Destination.of(key, scheme, event.channel, event.chat_type)
-    return Routed(key, address, destination, (name or "").strip() or None, quotes, person)
+    return MessageRoute(key, address, destination, (name or "").strip() or None, quotes, person)
 
 
-def _choose_agent(event: InboundEvent, routing: Routing, home: str | None) -> str:
+def _choose_agent(event: InboundEvent, routing: RoutingRules, home: str | None) -> str:
     """Take the agent of the first binding that matches, else the default agent."""
     for binding in routing.bindings:
         match = binding.match
@@ -188,7 +190,7 @@ def _full_id(event: InboundEvent) -> str:
     return f"{event.channel}:{event.sender_id}"
 
 
-def left_to(event: InboundEvent, routed: Routed, routing: Routing, home: str | None) -> str | None:
+def left_to(event: InboundEvent, routed: MessageRoute, routing: RoutingRules, home: str | None) -> str | None:
     """Name the account of ours that is to bring a message to its session, where that is another than this.
 
     It would be a note if this one took it, and the one that it mentions would come too late.
@@ -219,7 +221,7 @@ class Admission:
 
     verdict: Verdict
     reason: str
-    standing: Standing
+    standing: Rank
     rule: str | None = None
     """The setting that decided; None when no setting had a say."""
     command: Command | CommandReply | None = None
@@ -227,21 +229,21 @@ class Admission:
     """Why the send policy would have denied it, when only `shadow` let it through."""
 
 
-def standing_of(sender_id: str, settings: ChannelSettings, known: Acquaintance | None = None) -> Standing:
+def standing_of(sender_id: str, settings: ChannelSettings, known: SenderKnown | None = None) -> Rank:
     """The standing of a sender on a channel. Ids are compared as they are: on some platforms case makes two people.
 
     Whom an owner has let in by a code is authorised for as long as the channel pairs.
     """
     if sender_id in settings.owners:
-        return Standing.OWNER
+        return Rank.OWNER
     if sender_id in settings.allow_from or ANY in settings.allow_from:
-        return Standing.AUTHORISED
-    return Standing.AUTHORISED if settings.pairing and known and known.is_approved else Standing.STRANGER
+        return Rank.AUTHORISED
+    return Rank.AUTHORISED if settings.pairing and known and known.is_approved else Rank.STRANGER
 
 
 def is_pairing_asked(sender_id: str, settings: ChannelSettings) -> bool:
     """Whether it takes a look at the pairings to tell the standing of a sender."""
-    return settings.pairing and standing_of(sender_id, settings) is Standing.STRANGER
+    return settings.pairing and standing_of(sender_id, settings) is Rank.STRANGER
 
 
 def admit(
@@ -252,7 +254,7 @@ def admit(
     *,
     called: Collection[str] | None = None,
     has_files: bool = False,
-    known: Acquaintance | None = None,
+    known: SenderKnown | None = None,
 ) -> Admission:
     """Decide what is done with a message.
 
@@ -271,7 +273,7 @@ def admit(
     if event.sender_is_bot and not settings.allow_bots:
         rule = f"{setting}.allowBots"
         return decide(Verdict.IGNORE, f"the sender is a bot, and {rule} is false (true would let it speak)", rule)
-    if standing is Standing.STRANGER:
+    if standing is Rank.STRANGER:
         return _meet(event, settings, policy, known)
     if not event.text.strip() and not has_files:
         return decide(Verdict.IGNORE, "there is neither a text nor a file in it")
@@ -286,22 +288,22 @@ def admit(
         rule = f"{setting}.requireMention"
         reason = f"it does not mention the agent, and {rule} is true (false would answer all)"
         return decide(Verdict.RECORD, reason, rule)
-    return decide(Verdict.ANSWER, f"the sender is {'an owner' if standing is Standing.OWNER else 'authorised'}")
+    return decide(Verdict.ANSWER, f"the sender is {'an owner' if standing is Rank.OWNER else 'authorised'}")
 
 
-def _meet(event: InboundEvent, settings: ChannelSettings, policy: Decision, known: Acquaintance | None) -> Admission:
+def _meet(event: InboundEvent, settings: ChannelSettings, policy: Decision, known: SenderKnown | None) -> Admission:
     """Decide what is done with a stranger's message: nothing, but for a code in a direct chat where pairing is on."""
     setting = f"channels.{event.channel}"
     if known is None or event.chat_type is not ChatType.DIRECT or event.sender_is_bot:
         rule = f"{setting}.allowFrom"
         reason = f"sender {quote(event.sender_id)} is neither in {rule} nor in {setting}.owners"
         reason += "" if known is None else ", and was not let in by a code"
-        return Admission(Verdict.IGNORE, f'{reason} (add the id, or "*" for everybody)', Standing.STRANGER, rule)
+        return Admission(Verdict.IGNORE, f'{reason} (add the id, or "*" for everybody)', Rank.STRANGER, rule)
     decision = may_begin(known, setting)
     if decision.allowed and not policy.allowed:
         decision = policy  # nothing may be said in this chat, not even a code
     verdict = Verdict.PAIR if decision.allowed else Verdict.IGNORE
-    return Admission(verdict, decision.reason, Standing.STRANGER, decision.rule)
+    return Admission(verdict, decision.reason, Rank.STRANGER, decision.rule)
 
 
 def _is_own(event: InboundEvent, own_names: Collection[str]) -> bool:
@@ -322,7 +324,7 @@ def _names(event: InboundEvent, called: Collection[str]) -> Collection[str] | No
     return None if event.chat_type is ChatType.DIRECT or event.mentioned else ()
 
 
-def _admit_command(command: Command | CommandReply, standing: Standing) -> Admission:
+def _admit_command(command: Command | CommandReply, standing: Rank) -> Admission:
     """Let a command pass; one that the sender may not use is answered with why."""
     allowed = may_use(command.spec, standing)
     if not allowed.allowed:
@@ -334,10 +336,10 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """A message that came in, and how it is judged."""
 
     event: InboundEvent
-    routed: Routed
+    routed: MessageRoute
     home: str | None = None
     """The id that the sessions of its chat are named by, as far as was known when it was routed."""
-    admit: Callable[[Session | None, Acquaintance | None], Admission]
+    admit: Callable[[Session | None, SenderKnown | None], Admission]
     """Decides what is done with it, from its session and what is known of its sender, as they are in the unit."""
     is_pairing_asked: bool = False
     """Whether pairing has a say; without, what is known of the sender is not looked up."""
@@ -366,7 +368,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 def ignore_own(event: InboundEvent) -> Admission:
     """Ignore a post that another account of ours wrote in the name of the chat."""
     reason = f"message {quote(event.message_id)} was sent by another account of ours"
-    return Admission(Verdict.IGNORE, reason, Standing.STRANGER)
+    return Admission(Verdict.IGNORE, reason, Rank.STRANGER)
 
 
 _TAKEN = (Verdict.RECORD, Verdict.ANSWER, Verdict.COMMAND)
@@ -402,9 +404,9 @@ class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     command: str | None = None
 
 
-class Taken(msgspec.Struct, frozen=True):
+class InboundTaken(msgspec.Struct, frozen=True):
     """What became of an inbound message, now or when it came first; `accepted` is its run, if it has one."""
 
     outcome: InboundOutcome
-    accepted: Accepted | None = None
+    accepted: RunAccepted | None = None
     is_repeat: bool = False

@@ -40,7 +40,7 @@ class PairingState(StrEnum):
     DENIED = "denied"
 
 
-class Pairing(msgspec.Struct, frozen=True, array_like=True):
+class PairingRecord(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a person whom the settings do not name; the fields are the columns of the row."""
 
     number: int
@@ -73,10 +73,10 @@ class Pairing(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Acquaintance:
+class SenderKnown:
     """What is known in the unit of a sender whom the settings do not name."""
 
-    pairing: Pairing | None
+    pairing: PairingRecord | None
     pending: int
     """How many wait on the channel."""
     now: int
@@ -96,7 +96,7 @@ def read_code(written: str) -> str:
     return "".join(written[:_LONGEST_WRITTEN].upper().replace("-", " ").split())
 
 
-def may_begin(known: Acquaintance, setting: str) -> Decision:
+def may_begin(known: SenderKnown, setting: str) -> Decision:
     """Decide whether a stranger who writes in a direct chat is sent a code."""
     rule = f"{setting}.pairing"
     if known.pairing is not None and known.pairing.state is PairingState.DENIED:
@@ -120,14 +120,14 @@ def code_text(code: str) -> str:
 APPROVED_TEXT = "You may speak here now. Write again: what you wrote before was not read."
 
 
-def paired_text(pairing: Pairing) -> str:
+def paired_text(pairing: PairingRecord) -> str:
     """Word what is said to whoever answered."""
     if pairing.state is PairingState.APPROVED:
         return f"{name_of(pairing)} may speak now, and is told so."
     return f"{name_of(pairing)} is ignored from now on."
 
 
-def waiting_text(pairings: Sequence[Pairing], now: int) -> str:
+def waiting_text(pairings: Sequence[PairingRecord], now: int) -> str:
     """Word what `/pairing list` answers."""
     if not pairings:
         return "Nobody waits to be let in."
@@ -137,7 +137,7 @@ def waiting_text(pairings: Sequence[Pairing], now: int) -> str:
     return "\n".join([*lines[:_LISTED], *more, how])
 
 
-def name_of(pairing: Pairing) -> str:
+def name_of(pairing: PairingRecord) -> str:
     """Name a person for people: by the name that they gave, and the id that cannot be chosen."""
     shown_id = cut(made_visible(pairing.sender_id), _ID_SHOWN)
     account = "" if pairing.account_id == DEFAULT_ACCOUNT else f" {cut(made_visible(pairing.account_id), _ID_SHOWN)}"

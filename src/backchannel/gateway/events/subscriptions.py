@@ -44,7 +44,7 @@ from backchannel.gateway.events.held_ends import HeldEnd, HeldEnds
 from backchannel.gateway.events.places import placed
 from backchannel.gateway.events.run_streams import ChatPiece, RunStream, shown
 from backchannel.gateway.events.session_news import LookUp, SessionNews, unknown_session
-from backchannel.gateway.events.unanswered import Unanswered
+from backchannel.gateway.events.unanswered import UnansweredRequests
 from backchannel.gateway.forwarding import line_for_people
 from backchannel.gateway.protocol import (
     AgentEvent,
@@ -53,7 +53,16 @@ from backchannel.gateway.protocol import (
     ShownMessage,
     show_event_head,
 )
-from backchannel.runtime.events import Event, Hub, ModelRetried, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted, Wanted
+from backchannel.runtime.events import (
+    Event,
+    Hub,
+    ListenerWants,
+    ModelRetried,
+    ReplyGrew,
+    ThinkingGrew,
+    ToolEnded,
+    ToolStarted,
+)
 from backchannel.tools.rows import show_approval, show_delivery
 
 
@@ -79,7 +88,7 @@ class Subscriptions:
         self._by_transcript = Audiences()
         self._streams: dict[str, RunStream] = {}
         self._held_ends = HeldEnds(self._send_of)
-        self._unanswered = Unanswered()
+        self._unanswered = UnansweredRequests()
         self._ends: dict[str, list[set[str]]] = {}
         """Who wants to know which runs end, by session."""
         self._wants_more: Callable[[str | None], None] = lambda run_id: None
@@ -207,9 +216,9 @@ class Subscriptions:
                 data = {"phase": "result", "toolCallId": call_id, "name": name, **_result_of(event)}
                 self._send_agent(run, "tool", data)
 
-    def _wanted(self) -> Wanted:
+    def _wanted(self) -> ListenerWants:
         by_key = (self._by_session.names, self._by_chat.names, self._by_transcript.names)
-        return Wanted(bool(self._everything), by_key, self._by_run.names)
+        return ListenerWants(bool(self._everything), by_key, self._by_run.names)
 
     def _audience(self, run: Run) -> Set[Subscriber]:
         watching = self._by_session.of(run.session_key)

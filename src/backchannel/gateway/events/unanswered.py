@@ -22,7 +22,7 @@ class _Kept:
     """What is to be sent, in order, and whether it may be left out."""
 
 
-class Unanswered:
+class UnansweredRequests:
     """Which connections have a request for a session that is not answered yet, and what they get after it."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from backchannel.core.policy.answering import Answerer
-from backchannel.core.policy.approvals import Approval, ApprovalState, Decided
+from backchannel.core.policy.approvals import Approval, ApprovalDecided, ApprovalState
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
@@ -18,7 +18,7 @@ from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import show_approval
-from backchannel.wire.answers import Answered, ApprovalsListed
+from backchannel.wire.answers import ApprovalAnswered, ApprovalsListed
 from backchannel.wire.rows import ApprovalRow
 
 _LISTED, _MOST_LISTED = 50, 500
@@ -33,7 +33,7 @@ class ApprovalsListParams(Params, frozen=True, kw_only=True):
 
 class ApprovalAnswerParams(Params, frozen=True, kw_only=True):
     id: str
-    decision: Decided
+    decision: ApprovalDecided
     always: bool = False
 
 
@@ -56,7 +56,7 @@ class ApprovalHistory(Answer, frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
-class Settled(Answer, frozen=True, kw_only=True):
+class ApprovalTaken(Answer, frozen=True, kw_only=True):
     ok: bool
 
 
@@ -84,11 +84,11 @@ async def approvals_list(call: Call, params: ApprovalsListParams) -> ApprovalsLi
     )
 
 
-async def approvals_answer(call: Call, params: ApprovalAnswerParams) -> Answered:
+async def approvals_answer(call: Call, params: ApprovalAnswerParams) -> ApprovalAnswered:
     """Lets a call that waits go ahead, or not, once; with `always` its tool is not asked for in that session again."""
     by = Answerer.operator(call.holder.token_id)
     answered = await call.parts.store.answer_approval(params.id, params.decision, by, always=params.always)
-    return Answered(approval=_show(call, answered))
+    return ApprovalAnswered(approval=_show(call, answered))
 
 
 def _show(call: Call, approval: Approval) -> ApprovalRow:
@@ -102,10 +102,10 @@ async def plugin_approval_list(call: Call, params: SharedNoParams) -> list[Appro
     return [asked(each, parts.rows.key, now, parts.config.tools.approval_lives_ms) for each in waiting]
 
 
-async def plugin_approval_resolve(call: Call, params: ResolveParams) -> Settled:
+async def plugin_approval_resolve(call: Call, params: ResolveParams) -> ApprovalTaken:
     """Lets a call that waits go ahead, or not, as `approvals.answer` does, in OpenClaw's words."""
     await _resolve(call, params)
-    return Settled(ok=True)
+    return ApprovalTaken(ok=True)
 
 
 async def approval_get(call: Call, params: ApprovalIdParams) -> ApprovalShown:
@@ -149,9 +149,9 @@ async def _resolve(call: Call, params: ResolveParams) -> Approval:
         raise InvalidRequest(late.message, id=params.id, reason="APPROVAL_ALREADY_RESOLVED") from None
 
 
-def _read_decision(call: Call, params: ResolveParams) -> tuple[Decided, Answerer, bool]:
+def _read_decision(call: Call, params: ResolveParams) -> tuple[ApprovalDecided, Answerer, bool]:
     """Read what was decided, by whom, and whether for good."""
-    decision = Decided.DENY if params.decision == DENY else Decided.APPROVE
+    decision = ApprovalDecided.DENY if params.decision == DENY else ApprovalDecided.APPROVE
     return decision, Answerer.operator(call.holder.token_id), params.decision == ALWAYS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backchannel.config.schedules import show_moment
-from backchannel.core.policy.pairing import LIFE_MS, MOST_PENDING, Pairing, PairingState
+from backchannel.core.policy.pairing import LIFE_MS, MOST_PENDING, PairingRecord, PairingState
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.auth import PAIRING
@@ -91,12 +91,12 @@ def _is_asked(params: ChannelPairingParams, channel: str, account_id: str) -> bo
     return params.channel in (None, channel) and params.account_id in (None, account_id)
 
 
-async def _waiting(call: Call) -> list[Pairing]:
+async def _waiting(call: Call) -> list[PairingRecord]:
     found = await call.parts.store.pairings(state=PairingState.PENDING, limit=_MOST_LISTED, before=None)
     return [pairing for pairing in found if pairing.is_waiting(call.parts.clock.now_ms())]
 
 
-def _request(pairing: Pairing) -> PairingRequest:
+def _request(pairing: PairingRecord) -> PairingRequest:
     created = show_moment(pairing.created_at)
     return PairingRequest(
         request_id=pairing.code,
@@ -125,7 +125,7 @@ async def channels_pairing_dismiss(call: Call, params: PairingRequestParams) -> 
     return PairingDismissed(request_id=params.request_id, sender_id=pairing.sender_id)
 
 
-async def _find(call: Call, params: PairingRequestParams) -> Pairing:
+async def _find(call: Call, params: PairingRequestParams) -> PairingRecord:
     now = call.parts.clock.now_ms()
     for pairing in await _waiting(call):
         is_there = (pairing.channel, pairing.account_id) == (params.channel, params.account_id)

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 from msgspec.structs import replace
 
-from backchannel.core.commands.commands import Command, CommandReply, Standing, parse
+from backchannel.core.commands.commands import Command, CommandReply, Rank, parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Provenance, ProvenanceKind
-from backchannel.core.runs import MAX_RUN_S, Accepted, RunRequest, RunState
-from backchannel.core.sessions import WEBCHAT, Making
+from backchannel.core.runs import MAX_RUN_S, RunAccepted, RunRequest, RunState
+from backchannel.core.sessions import WEBCHAT, NewSession
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.fields import (
@@ -70,7 +70,7 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
 
 
 async def start_run(
-    call: Call, key: SessionKey, params: ChatSendParams, digest: str | None, making: Making | None = None
+    call: Call, key: SessionKey, params: ChatSendParams, digest: str | None, making: NewSession | None = None
 ) -> ChatStarted:
     """Accept a message that is no chat command, together with what its session is made with."""
     request = RunRequest(
@@ -116,7 +116,7 @@ async def _carry_out(
     text = await call.parts.commands.carry_out(
         command,
         key,
-        Standing.of_operator(is_admin=TokenScope.ADMIN in call.holder.scopes),
+        Rank.of_operator(is_admin=TokenScope.ADMIN in call.holder.scopes),
         expected_session_id=params.session_id,
         idempotency_key=params.idempotency_key,
         digest=digest,
@@ -127,7 +127,7 @@ async def _carry_out(
     return ChatStarted(run_id=command_id, status=RunState.OK.value, reply=text)
 
 
-def shown_state(accepted: Accepted) -> str:
+def shown_state(accepted: RunAccepted) -> str:
     """Say whether the run started or waits; a repeated request gets the state of the first."""
     if accepted.run.state is RunState.RUNNING:
         return "started"

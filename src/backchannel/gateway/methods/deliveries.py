@@ -20,7 +20,7 @@ from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import show_receipt
-from backchannel.wire.answers import DeliveriesListed, Mended, NotMended
+from backchannel.wire.answers import DeliveriesListed, DeliveriesMended, NotMended
 from backchannel.wire.rows import ReceiptRow
 
 Mend = Callable[[str], Awaitable[Receipt]]
@@ -163,12 +163,12 @@ async def deliveries_get(call: Call, params: DeliveryParams) -> ReceiptRow:
     return show_receipt(await call.parts.store.receipt(params.id), call.parts.rows.key)
 
 
-async def deliveries_retry(call: Call, params: MendParams) -> ReceiptRow | Mended:
+async def deliveries_retry(call: Call, params: MendParams) -> ReceiptRow | DeliveriesMended:
     """Sends deliveries once more that failed, or of which nobody knows; parts that arrived are not repeated."""
     return await _mend(call, params, "deliveries.retry", call.parts.store.retry_delivery)
 
 
-async def _mend(call: Call, params: MendParams, method: str, act: Mend) -> ReceiptRow | Mended:
+async def _mend(call: Call, params: MendParams, method: str, act: Mend) -> ReceiptRow | DeliveriesMended:
     """Do the same to one delivery, or to several: the oldest first, so that a chat gets them in their order."""
     if [params.id, params.ids, params.state].count(None) != 2 or (params.cursor and params.state is None):
         works = "one id, several ids, or a state (failed or uncertain), with which a cursor may come"
@@ -186,7 +186,7 @@ async def _mend(call: Call, params: MendParams, method: str, act: Mend) -> Recei
     return replace(mended, next_cursor=cursor)
 
 
-async def _mend_each(ids: list[str], act: Mend) -> Mended:
+async def _mend_each(ids: list[str], act: Mend) -> DeliveriesMended:
     outcomes = await asyncio.gather(*map(act, ids), return_exceptions=True)  # they share a commit
     refused = []
     for delivery_id, outcome in zip(ids, outcomes, strict=True):
@@ -194,7 +194,7 @@ async def _mend_each(ids: list[str], act: Mend) -> Mended:
             refused.append(NotMended(id=delivery_id, error=outcome.message))
         elif isinstance(outcome, BaseException):
             raise outcome
-    return Mended(count=len(ids) - len(refused), refused=refused)
+    return DeliveriesMended(count=len(ids) - len(refused), refused=refused)
 
 
 async def deliveries_reroute(call: Call, params: RerouteParams) -> ReceiptRow:
@@ -204,7 +204,7 @@ async def deliveries_reroute(call: Call, params: RerouteParams) -> ReceiptRow:
     return show_receipt(receipt, call.parts.rows.key)
 
 
-async def deliveries_drop(call: Call, params: MendParams) -> ReceiptRow | Mended:
+async def deliveries_drop(call: Call, params: MendParams) -> ReceiptRow | DeliveriesMended:
     """Gives deliveries up that failed, or of which nobody knows."""
     return await _mend(call, params, "deliveries.drop", call.parts.store.drop_delivery)
 

@@ -42,7 +42,7 @@ class ExchangeListed(ExchangeShown, frozen=True, kw_only=True):
     cost: float | None = None
 
 
-class Spoken(Answer, frozen=True, kw_only=True):
+class SpokenTurn(Answer, frozen=True, kw_only=True):
     """What one side said in an exchange, and the run in which it did."""
 
     run_id: str
@@ -63,7 +63,7 @@ class Spoken(Answer, frozen=True, kw_only=True):
 class ExchangeTold(ExchangeListed, frozen=True, kw_only=True):
     """An exchange whole, as a conversation too."""
 
-    conversation: list[Spoken]
+    conversation: list[SpokenTurn]
 
 
 class ExchangesListParams(Params, frozen=True, kw_only=True):
@@ -184,9 +184,9 @@ def _cut(text: str | None) -> str | None:
     return None if text is None else cut(text, _LISTED_TEXT)
 
 
-def _spoken(story: ExchangeRecord, run: Run, rows: Rows) -> Spoken:
+def _spoken(story: ExchangeRecord, run: Run, rows: Rows) -> SpokenTurn:
     control = run.reply.strip() if run.reply is not None and is_control_word(run.reply) else None
-    return Spoken(
+    return SpokenTurn(
         run_id=run.id,
         kind=run.kind.value,
         session_key=rows.key(run.session_key),

@@ -33,7 +33,7 @@ class WakeParams(SharedParams, frozen=True, kw_only=True):
     session_key: str | None = None
 
 
-class Woken(Answer, frozen=True, kw_only=True):
+class AgentWoken(Answer, frozen=True, kw_only=True):
     ok: bool
     message_id: str
     session_key: str
@@ -286,14 +286,14 @@ async def _agent_of(call: Call, params: OfAgentParams) -> str:
     return call.parts.agents.default_id if params.agent_id is None else known_agent(call.parts, params.agent_id)
 
 
-async def wake(call: Call, params: WakeParams) -> Woken:
+async def wake(call: Call, params: WakeParams) -> AgentWoken:
     """Leaves a note in a session, the main one if none is named; the agent reads it with the next message."""
     parts = call.parts
     read_content(params.text, "text")
     at = await address_for_message(parts, params.session_key or "main", params.agent_id)
     note = hooks.wake_note(params.text, parts.clock.now_ms())
     message_id = await parts.store.add_note(at.key, note, expected_session_id=at.session_id)
-    return Woken(ok=True, message_id=message_id, session_key=parts.rows.key(str(at.key)))
+    return AgentWoken(ok=True, message_id=message_id, session_key=parts.rows.key(str(at.key)))
 
 
 _NODE = "nodeId, sessionKey, connected, displayName?, platform?, version?, deviceFamily?, caps?"

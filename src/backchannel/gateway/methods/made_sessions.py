@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
-from backchannel.core.caller_keys import Addressed
+from backchannel.core.caller_keys import RequestAddress
 from backchannel.core.commands.commands import parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import MAX_RUN_S
-from backchannel.core.sessions import Making, SessionPatch
+from backchannel.core.sessions import NewSession, SessionPatch
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, RunNotFound
@@ -85,7 +85,7 @@ async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCr
     idempotency key, changes nothing, and hears what became of the session.
     """
     at = await _address(call, params)
-    making = Making(
+    making = NewSession(
         settings=SessionPatch(
             label=params.label or UNSET,
             display_name=params.display_name or UNSET,
@@ -108,18 +108,18 @@ async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCr
     )
 
 
-async def _address(call: Call, params: SessionsCreateParams) -> Addressed:
+async def _address(call: Call, params: SessionsCreateParams) -> RequestAddress:
     """Choose the session to make; a request that comes again, with its idempotency key, means the same one."""
     if params.key is not None:
         return await address_to_make(call.parts, params.key, params.agent_id, params.idempotency_key)
     agent = call.parts.agents.default_id if params.agent_id is None else known_agent(call.parts, params.agent_id)
     if params.idempotency_key is None:
-        return Addressed(SessionKey.of(agent, "dashboard", str(uuid.uuid4())))
+        return RequestAddress(SessionKey.of(agent, "dashboard", str(uuid.uuid4())))
     name = uuid.uuid5(_REQUESTS, f"{call.holder.token_id}/{params.idempotency_key}")
-    return Addressed(SessionKey.of(agent, "dashboard", str(name)))
+    return RequestAddress(SessionKey.of(agent, "dashboard", str(name)))
 
 
-async def _make(call: Call, params: SessionsCreateParams, at: Addressed, making: Making) -> ChatStarted | None:
+async def _make(call: Call, params: SessionsCreateParams, at: RequestAddress, making: NewSession) -> ChatStarted | None:
     """Make the session. Its first message is accepted with it: a crash leaves both or neither."""
     message, idempotency_key = params.message or params.task or "", params.idempotency_key
     digest = digest_of(call.holder.token_id, "sessions.create", at.key, params)
@@ -170,7 +170,7 @@ async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted
     )
 
 
-async def _whose_run(call: Call, params: AbortByKeyParams) -> Addressed:
+async def _whose_run(call: Call, params: AbortByKeyParams) -> RequestAddress:
     """Find the session whose run is to be stopped, by its key or by the run."""
     if params.key is not None:
         return await address_for_message(call.parts, params.key, params.agent_id)
@@ -179,7 +179,7 @@ async def _whose_run(call: Call, params: AbortByKeyParams) -> Addressed:
     run = await call.parts.store.run(params.run_id)
     if run is None:
         raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows those there are)", runId=params.run_id)
-    return Addressed(SessionKey.stored(run.session_key))
+    return RequestAddress(SessionKey.stored(run.session_key))
 
 
 METHODS: tuple[Method[Any], ...] = (

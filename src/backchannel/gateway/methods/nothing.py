@@ -17,68 +17,68 @@ from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 
 
-class Nothing(Answer, frozen=True, kw_only=True, omit_defaults=False):
+class EmptyAnswer(Answer, frozen=True, kw_only=True, omit_defaults=False):
     """The base of an answer that is always the same."""
 
 
-class NoPairs(Nothing, frozen=True, kw_only=True):
+class NoPairs(EmptyAnswer, frozen=True, kw_only=True):
     pending: tuple[()] = ()
     paired: tuple[()] = ()
 
 
-class NoQuestions(Nothing, frozen=True, kw_only=True):
+class NoQuestions(EmptyAnswer, frozen=True, kw_only=True):
     questions: tuple[()] = ()
 
 
-class NoTasks(Nothing, frozen=True, kw_only=True):
+class NoTasks(EmptyAnswer, frozen=True, kw_only=True):
     tasks: tuple[()] = ()
 
 
-class NoEnvironments(Nothing, frozen=True, kw_only=True):
+class NoEnvironments(EmptyAnswer, frozen=True, kw_only=True):
     environments: tuple[()] = ()
 
 
-class NoSkills(Nothing, frozen=True, kw_only=True):
+class NoSkills(EmptyAnswer, frozen=True, kw_only=True):
     skills: tuple[()] = ()
 
 
-class NoPlugins(Nothing, frozen=True, kw_only=True):
+class NoPlugins(EmptyAnswer, frozen=True, kw_only=True):
     plugins: tuple[()] = ()
     diagnostics: tuple[()] = ()
     mutation_allowed: bool = False
 
 
-class NoGrants(Nothing, frozen=True, kw_only=True):
+class NoGrants(EmptyAnswer, frozen=True, kw_only=True):
     grants: tuple[()] = ()
 
 
-class NoPluginsToGet(Nothing, frozen=True, kw_only=True):
+class NoPluginsToGet(EmptyAnswer, frozen=True, kw_only=True):
     items: tuple[()] = ()
 
 
-class NoSkillLibrary(Nothing, frozen=True, kw_only=True):
+class NoSkillLibrary(EmptyAnswer, frozen=True, kw_only=True):
     entries: tuple[()] = ()
 
 
-class NoUpdate(Nothing, frozen=True, kw_only=True):
+class NoUpdate(EmptyAnswer, frozen=True, kw_only=True):
     sentinel: None = None
     update_available: None = None
 
 
-class NoBranches(Nothing, frozen=True, kw_only=True):
+class NoBranches(EmptyAnswer, frozen=True, kw_only=True):
     branches: tuple[()] = ()
 
 
-class NoCard(Nothing, frozen=True, kw_only=True):
+class NoCard(EmptyAnswer, frozen=True, kw_only=True):
     card: None = None
 
 
-class NoVoices(Nothing, frozen=True, kw_only=True):
+class NoVoices(EmptyAnswer, frozen=True, kw_only=True):
     ready: bool = False
     providers: tuple[()] = ()
 
 
-class NoTalk(Nothing, frozen=True, kw_only=True):
+class NoTalk(EmptyAnswer, frozen=True, kw_only=True):
     modes: tuple[()] = ()
     transports: tuple[()] = ()
     brains: tuple[()] = ()
@@ -87,75 +87,75 @@ class NoTalk(Nothing, frozen=True, kw_only=True):
     realtime: NoVoices = NoVoices()
 
 
-class Acknowledged(Nothing, frozen=True, kw_only=True):
+class RequestAcknowledged(EmptyAnswer, frozen=True, kw_only=True):
     ok: bool = True
 
 
-class NoDescriptors(Nothing, frozen=True, kw_only=True):
+class NoDescriptors(EmptyAnswer, frozen=True, kw_only=True):
     ok: bool = True
     descriptors: tuple[()] = ()
 
 
-class NoProjects(Nothing, frozen=True, kw_only=True):
+class NoProjects(EmptyAnswer, frozen=True, kw_only=True):
     projects: tuple[()] = ()
 
 
-class NoWorktrees(Nothing, frozen=True, kw_only=True):
+class NoWorktrees(EmptyAnswer, frozen=True, kw_only=True):
     worktrees: tuple[()] = ()
 
 
-class NoTypes(Nothing, frozen=True, kw_only=True):
+class NoTypes(EmptyAnswer, frozen=True, kw_only=True):
     by_type: dict[str, int] = field(default_factory=dict)
 
 
-class NoResults(Nothing, frozen=True, kw_only=True):
+class NoResults(EmptyAnswer, frozen=True, kw_only=True):
     results: tuple[()] = ()
 
 
-class NoArtifacts(Nothing, frozen=True, kw_only=True):
+class NoArtifacts(EmptyAnswer, frozen=True, kw_only=True):
     artifacts: tuple[()] = ()
 
 
-class NoProposals(Nothing, frozen=True, kw_only=True):
+class NoProposals(EmptyAnswer, frozen=True, kw_only=True):
     schema: str = "openclaw.skill-workshop.proposals-manifest.v1"
     updated_at: str = show_moment(0)
     proposals: tuple[()] = ()
 
 
-class NoAsides(Nothing, frozen=True, kw_only=True):
+class NoAsides(EmptyAnswer, frozen=True, kw_only=True):
     exchanges: tuple[()] = ()
 
 
-class NoUsageLog(Nothing, frozen=True, kw_only=True):
+class NoUsageLog(EmptyAnswer, frozen=True, kw_only=True):
     logs: tuple[()] = ()
 
 
-class OwnTheme(Nothing, frozen=True, kw_only=True):
+class OwnTheme(EmptyAnswer, frozen=True, kw_only=True):
     id: str = "claw"
     mode: str = "system"
     scope: str = "gateway"
     source: str = "builtin"
 
 
-class NoThemes(Nothing, frozen=True, kw_only=True):
+class NoThemes(EmptyAnswer, frozen=True, kw_only=True):
     current: OwnTheme = OwnTheme()
     theme: OwnTheme = OwnTheme()
     themes: tuple[()] = ()
 
 
-class NoForm(Nothing, frozen=True, kw_only=True):
+class NoForm(EmptyAnswer, frozen=True, kw_only=True):
     type: str = "object"
     properties: dict[str, Any] = field(default_factory=dict)
 
 
-class NoForms(Nothing, frozen=True, kw_only=True):
+class NoForms(EmptyAnswer, frozen=True, kw_only=True):
     schema: NoForm = NoForm()
     ui_hints: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
     generated_at: str = show_moment(0)
 
 
-class NoRecord(Nothing, frozen=True, kw_only=True):
+class NoRecord(EmptyAnswer, frozen=True, kw_only=True):
     generated_at: str
     capacity: int = 0
     count: int = 0
@@ -206,7 +206,7 @@ METHODS: tuple[Method[Any], ...] = (
     ),
     _always(
         "sessions.observer.visibility",
-        Acknowledged,
+        RequestAcknowledged,
         "`{ok}`",
         "Takes note of nothing: what a client shows of sessions does not change what is done for it.",
     ),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from backchannel.core.policy.answering import Answerer
-from backchannel.core.policy.pairing import Pairing, PairingState, read_code
+from backchannel.core.policy.pairing import PairingRecord, PairingState, read_code
 from backchannel.core.shapes import Params
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.protocol import TokenScope
@@ -75,7 +75,7 @@ async def pairing_remove(call: Call, params: PairingRemoveParams) -> PairingsRem
     return PairingsRemoved(removed=[_show(pairing) for pairing in removed])
 
 
-def _show(pairing: Pairing) -> PairingRow:
+def _show(pairing: PairingRecord) -> PairingRow:
     is_pending = pairing.state is PairingState.PENDING
     return PairingRow(
         channel=pairing.channel,

@@ -20,7 +20,7 @@ from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.methods.sessions import changed
 from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
-from backchannel.wire.answers import Changed
+from backchannel.wire.answers import SessionPatched
 
 _ADMINS = ("display_name", "send_policy", "verbose_level", "elevated_level")
 _ONLY_CONFIGURED = (
@@ -57,7 +57,7 @@ class SessionsPatchParams(SharedParams, frozen=True, kw_only=True):
     inherited_tool_deny: Any = None
 
 
-async def sessions_patch(call: Call, params: SessionsPatchParams) -> Changed:
+async def sessions_patch(call: Call, params: SessionsPatchParams) -> SessionPatched:
     """Changes a session's settings, and makes it if it is new; null clears a setting."""
     parts = call.parts
     _check_scope(call, params)

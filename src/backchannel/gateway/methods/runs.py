@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from backchannel.agents.registry import Missing
-from backchannel.core.caller_keys import Addressed
+from backchannel.agents.registry import MissingAgent
+from backchannel.core.caller_keys import RequestAddress
 from backchannel.core.commands.control_words import is_silent
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
@@ -34,7 +34,7 @@ from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
-from backchannel.wire.answers import RunShown, RunsListed, TerminalReply, TimelineShown, Waited
+from backchannel.wire.answers import RunShown, RunsListed, RunWaited, TerminalReply, TimelineShown
 from backchannel.wire.rows import TimelineEntry
 
 MAX_WAIT_MS = 24 * 3600 * 1000
@@ -135,7 +135,7 @@ async def agent(call: Call, params: AgentParams) -> AgentEnded:
     return ended(await _wait_to_the_end(call, accepted))
 
 
-async def _address(parts: GatewayParts, params: AgentParams) -> Addressed:
+async def _address(parts: GatewayParts, params: AgentParams) -> RequestAddress:
     if params.session_id and not params.session_key:
         return await address_by_id(parts, params.session_id, params.agent_id, params.idempotency_key)
     return await address_for_message(parts, params.session_key or "main", params.agent_id, params.idempotency_key)
@@ -195,7 +195,7 @@ def _payloads(run: Run, error: str | None) -> list[Payload]:
     return shown if error is None else [*shown, Payload(text=error, is_error=True)]
 
 
-async def agent_wait(call: Call, params: WaitParams) -> Waited:
+async def agent_wait(call: Call, params: WaitParams) -> RunWaited:
     """Waits for a run to end, also for one that ended long ago; `timeoutMs: 0` only looks.
 
     An operator who is told that the run goes on gets its events from then on: a client that lost its connection asks
@@ -225,20 +225,20 @@ async def _check_own_run(call: Call, run_id: str) -> None:
         )
 
 
-def waited(run: Run, waiting_for: str | None = None) -> Waited:
+def waited(run: Run, waiting_for: str | None = None) -> RunWaited:
     """Show what a wait found; one that ended before the run says whether it is queued or running, or waits."""
     if not run.is_finished:
         is_running = run.state is RunState.RUNNING
-        return Waited(
+        return RunWaited(
             run_id=run.id,
             status=RunState.TIMEOUT.value,
             started_at=run.started_at,
-            running=is_running and waiting_for not in set(Missing),
+            running=is_running and waiting_for not in set(MissingAgent),
             queued=not is_running,
             waiting_for=waiting_for,
             resume_at=run.resume_at if run.is_set_aside else None,
         )
-    return Waited(
+    return RunWaited(
         run_id=run.id,
         status=run.state.value,
         started_at=run.started_at,

@@ -26,7 +26,15 @@ from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import preview, title_of
-from backchannel.wire.answers import Changed, Deleted, DeletedSession, Described, Found, SessionRows, Subscribed
+from backchannel.wire.answers import (
+    DeletedSession,
+    EventsSubscribed,
+    SessionDeleted,
+    SessionDescribed,
+    SessionFound,
+    SessionPatched,
+    SessionRows,
+)
 from backchannel.wire.rows import ModelShown, SessionRow
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
@@ -172,7 +180,7 @@ async def _last_said(call: Call, ids: Sequence[str]) -> dict[str, str]:
     return said
 
 
-async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
+async def sessions_resolve(call: Call, params: SessionsResolveParams) -> SessionFound:
     """Finds the key of a session by a key as people write it, by its id, its label, or as addresses of pages have it.
 
     Those name it by its key, as `reference`, or by 8 to 32 digits of the UUID that its key ends with, as `shortId`.
@@ -190,19 +198,19 @@ async def sessions_resolve(call: Call, params: SessionsResolveParams) -> Found:
             key = (await find_session(call.parts, given[0], params.agent_id)).key
     except SessionNotFound:
         if params.allow_missing:
-            return Found(ok=False)
+            return SessionFound(ok=False)
         raise
-    return Found(ok=True, key=call.parts.rows.key(key), agent_id=SessionKey.stored(key).agent)
+    return SessionFound(ok=True, key=call.parts.rows.key(key), agent_id=SessionKey.stored(key).agent)
 
 
-async def _by_short_id(call: Call, short_id: str, params: SessionsResolveParams) -> Found:
+async def _by_short_id(call: Call, short_id: str, params: SessionsResolveParams) -> SessionFound:
     found = await find_by_short_id(call.parts, short_id, params.agent_id)
     if not found.ok and not params.allow_missing:
         raise no_session(call.parts, short_id)
     return found
 
 
-async def sessions_reset(call: Call, params: KeyParams) -> Changed:
+async def sessions_reset(call: Call, params: KeyParams) -> SessionPatched:
     """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one.
 
     A session that is not there yet is made.
@@ -220,24 +228,24 @@ async def sessions_compact(call: Call, params: KeyParams) -> NotCompacted:
     return NotCompacted(ok=True, key=call.parts.rows.key(session.key), compacted=False, reason=_KEPT_WHOLE)
 
 
-async def sessions_delete(call: Call, params: KeyParams) -> Deleted:
+async def sessions_delete(call: Call, params: KeyParams) -> SessionDeleted:
     """Archives a session: it leaves the lists, and nothing is ever written to its transcript again."""
     try:
         at = await address_existing(call.parts, params.key, params.agent_id)
         archived = await call.parts.runtime.delete(at.key, expected_session_id=at.session_id)
     except SessionNotFound:
-        return Deleted(ok=True, key=params.key, deleted=False, archived=[])
+        return SessionDeleted(ok=True, key=params.key, deleted=False, archived=[])
     was = DeletedSession(session_id=archived.session_id)
-    return Deleted(ok=True, key=call.parts.rows.key(archived.key), deleted=True, archived=[], backchannel=was)
+    return SessionDeleted(ok=True, key=call.parts.rows.key(archived.key), deleted=True, archived=[], backchannel=was)
 
 
-async def sessions_describe(call: Call, params: KeyParams) -> Described:
+async def sessions_describe(call: Call, params: KeyParams) -> SessionDescribed:
     """Shows one session's row; null when there is no such session."""
     try:
         session = await find_session(call.parts, params.key, params.agent_id, archived=True)
     except SessionNotFound:
-        return Described(session=None)
-    return Described(session=await row_of(call, session))
+        return SessionDescribed(session=None)
+    return SessionDescribed(session=await row_of(call, session))
 
 
 async def sessions_preview(call: Call, params: SessionsPreviewParams) -> Previews:
@@ -270,35 +278,35 @@ async def row_of(call: Call, session: Session) -> SessionRow:
     return call.parts.rows.session_row(session, live.get(session.key, []))
 
 
-async def changed(call: Call, session: Session) -> Changed:
+async def changed(call: Call, session: Session) -> SessionPatched:
     """Show a session that was changed."""
-    return Changed(ok=True, key=call.parts.rows.key(session.key), entry=await row_of(call, session))
+    return SessionPatched(ok=True, key=call.parts.rows.key(session.key), entry=await row_of(call, session))
 
 
-async def sessions_subscribe(call: Call, params: SharedNoParams) -> Subscribed:
+async def sessions_subscribe(call: Call, params: SharedNoParams) -> EventsSubscribed:
     """Sends this connection `sessions.changed`, and the `chat` and `agent` events of all sessions."""
     call.subscriptions.subscribe(call.subscriber)
-    return Subscribed(subscribed=True)
+    return EventsSubscribed(subscribed=True)
 
 
-async def sessions_unsubscribe(call: Call, params: SharedNoParams) -> Subscribed:
+async def sessions_unsubscribe(call: Call, params: SharedNoParams) -> EventsSubscribed:
     """Ends `sessions.subscribe`."""
     call.subscriptions.unsubscribe(call.subscriber)
-    return Subscribed(subscribed=False)
+    return EventsSubscribed(subscribed=False)
 
 
-async def messages_subscribe(call: Call, params: KeyParams) -> Subscribed:
+async def messages_subscribe(call: Call, params: KeyParams) -> EventsSubscribed:
     """Sends this connection the messages that enter a session's transcript, and its `chat` and `agent` events."""
     key = str((await resolve(call.parts, params.key, params.agent_id)).key)
     call.subscriptions.watch_messages(call.subscriber, key)
-    return Subscribed(subscribed=True, key=call.parts.rows.key(key))
+    return EventsSubscribed(subscribed=True, key=call.parts.rows.key(key))
 
 
-async def messages_unsubscribe(call: Call, params: KeyParams) -> Subscribed:
+async def messages_unsubscribe(call: Call, params: KeyParams) -> EventsSubscribed:
     """Ends `sessions.messages.subscribe` for a session."""
     key = str((await resolve(call.parts, params.key, params.agent_id)).key)
     call.subscriptions.unwatch_messages(call.subscriber, key)
-    return Subscribed(subscribed=False, key=call.parts.rows.key(key))
+    return EventsSubscribed(subscribed=False, key=call.parts.rows.key(key))
 
 
 METHODS: tuple[Method[Any], ...] = (

@@ -9,7 +9,7 @@ from msgspec import Meta, Raw
 from msgspec.structs import replace
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Pending
+from backchannel.core.messages import PendingMessages
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
 from backchannel.core.shapes import Answer, SharedParams
@@ -25,7 +25,7 @@ from backchannel.gateway.methods.catalog import (
 from backchannel.gateway.methods.history import LISTED, ChatHistory, read_history, session_or_main
 from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
-from backchannel.wire.answers import Found
+from backchannel.wire.answers import SessionFound
 from backchannel.wire.rows import ModelShown, SessionRow
 
 _SHORTEST = 1024
@@ -92,14 +92,14 @@ class OpenedChat(ChatHistory, frozen=True, kw_only=True):
     session_info: SessionRow | None = None
     in_flight_run: InFlightRun | None = None
     pending_inputs: PendingInputs | None = None
-    resolution: Found | None = None
+    resolution: SessionFound | None = None
     """Which session it is, where it was named by a short id."""
 
 
 class NotOpened(Answer, frozen=True, kw_only=True):
     """What is said of a session that was named by a short id, which none has, or several."""
 
-    resolution: Found
+    resolution: SessionFound
 
 
 class SessionMessages(Answer, frozen=True, kw_only=True):
@@ -185,7 +185,7 @@ async def _open(
     )
 
 
-def _pending_inputs(pending: Pending, lines: list[Raw]) -> PendingInputs:
+def _pending_inputs(pending: PendingMessages, lines: list[Raw]) -> PendingInputs:
     """Show what waits once more, in OpenClaw's shape: as many as its clients take, of those that fit the answer."""
     shown = zip(pending.messages[:_MOST_INPUTS], lines, strict=False)
     return PendingInputs(

@@ -13,8 +13,8 @@ from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import Caller
 from backchannel.tools.targets import explain
-from backchannel.wire.answers import Explanation, Invoked
-from backchannel.wire.rows import Explained
+from backchannel.wire.answers import Explanation, ToolInvoked
+from backchannel.wire.rows import DecisionExplained
 
 
 class ExplainParams(Params, frozen=True, kw_only=True):
@@ -24,9 +24,9 @@ class ExplainParams(Params, frozen=True, kw_only=True):
     chat_type: str | None = None
 
 
-async def tools_invoke(call: Call, params: InvokeParams) -> Invoked:
+async def tools_invoke(call: Call, params: InvokeParams) -> ToolInvoked:
     """Calls a session tool, on behalf of the operator, of the session named, or of the token's own."""
-    return Invoked(ok=True, result=await invoke_as(call.parts, call.holder, params))
+    return ToolInvoked(ok=True, result=await invoke_as(call.parts, call.holder, params))
 
 
 async def policy_explain(call: Call, params: ExplainParams) -> Explanation:
@@ -36,11 +36,13 @@ async def policy_explain(call: Call, params: ExplainParams) -> Explanation:
     return replace(explained, tools=[_of_caller(call.parts, caller, each) for each in explained.tools])
 
 
-def _of_caller(parts: GatewayParts, caller: Caller, explained: Explained) -> Explained:
+def _of_caller(parts: GatewayParts, caller: Caller, explained: DecisionExplained) -> DecisionExplained:
     """Deny a tool that the caller has not, whatever the rules would say to it."""
     if caller.key is None or has_tool(parts, caller, explained.what):
         return explained
-    return Explained(what=explained.what, allowed=False, reason=parts.toolset.why_not(caller.key, explained.what))
+    return DecisionExplained(
+        what=explained.what, allowed=False, reason=parts.toolset.why_not(caller.key, explained.what)
+    )
 
 
 METHODS: tuple[Method[Any], ...] = (

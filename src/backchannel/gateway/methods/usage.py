@@ -23,7 +23,7 @@ class UsageCostParams(SharedParams, frozen=True, kw_only=True):
     agent_scope: Literal["all"] | None = None
 
 
-class Spent(Answer, frozen=True, kw_only=True, omit_defaults=False):
+class UsageSpent(Answer, frozen=True, kw_only=True, omit_defaults=False):
     input: int
     output: int
     total_tokens: int
@@ -31,7 +31,7 @@ class Spent(Answer, frozen=True, kw_only=True, omit_defaults=False):
     missing_cost_entries: int
 
 
-class SpentOnDay(Spent, frozen=True, kw_only=True, omit_defaults=False):
+class SpentOnDay(UsageSpent, frozen=True, kw_only=True, omit_defaults=False):
     date: str
 
 
@@ -39,7 +39,7 @@ class UsageCost(Answer, frozen=True, kw_only=True):
     updated_at: int
     days: int
     daily: list[SpentOnDay]
-    totals: Spent
+    totals: UsageSpent
     partial: bool | None = None
 
 
@@ -60,7 +60,7 @@ async def usage_cost(call: Call, params: UsageCostParams) -> UsageCost:
         updated_at=now,
         days=params.days,
         daily=[SpentOnDay(date=_date(day), **_added([day])) for day in found.days],
-        totals=Spent(**_added(found.days)),
+        totals=UsageSpent(**_added(found.days)),
         partial=found.is_part or None,
     )
 

@@ -19,7 +19,7 @@ from backchannel.gateway.errors import NO_RETRY
 from backchannel.gateway.events.subscriptions import error_of
 from backchannel.gateway.protocol import KEEP_ALIVE_S
 from backchannel.gateway.ws.connections import OpenWaits
-from backchannel.runtime.events import Event, ReplyGrew, Wanted
+from backchannel.runtime.events import Event, ListenerWants, ReplyGrew
 from backchannel.runtime.runtime import Runtime
 
 _WAIT_S = 3600.0
@@ -101,7 +101,7 @@ async def follow(runtime: Runtime, run: Run, waits: OpenWaits) -> AsyncGenerator
         if not task.cancelled():
             task.exception()  # mark it retrieved, so that asyncio does not log it; it is raised below
 
-    unlisten = runtime.hub.listen(on_event, ReplyGrew, elsewhere=True, wants=lambda: Wanted(runs={run.id}))
+    unlisten = runtime.hub.listen(on_event, ReplyGrew, elsewhere=True, wants=lambda: ListenerWants(runs={run.id}))
     ended = asyncio.create_task(wait_ended(runtime, run, waits))
     ended.add_done_callback(wake)
     try:

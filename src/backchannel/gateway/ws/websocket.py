@@ -40,7 +40,7 @@ from backchannel.errors import (
 )
 from backchannel.gateway.addressing import check_agent
 from backchannel.gateway.auth import NodeSays, TokenHolder
-from backchannel.gateway.devices import Issued, ProvenDevice, prove
+from backchannel.gateway.devices import DeviceTokenIssued, ProvenDevice, prove
 from backchannel.gateway.forwarding import OPENCLAW
 from backchannel.gateway.methods import METHODS
 from backchannel.gateway.protocol import (
@@ -118,9 +118,9 @@ class WebSocketConnection:
         self._origin = origin
         self._refusal = refusal
         self._nonce = secrets.token_urlsafe(24)
-        self._issued: Issued | None = None
+        self._issued: DeviceTokenIssued | None = None
         unsent = (lambda: 0) if peer is None else peer.unsent_bytes
-        self._out = Outgoing(send, connections.limits.buffered_bytes, unsent)
+        self._out = OutgoingFrames(send, connections.limits.buffered_bytes, unsent)
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = OpenWaits()
 
@@ -362,7 +362,7 @@ def _unknown_method(name: str) -> UnknownMethod:
     return UnknownMethod(f"unknown method {quoted(name, 64)} ({hint})", method=name[:64])
 
 
-class Outgoing:
+class OutgoingFrames:
     """What waits to be sent to one client, in order, within a limit.
 
     `unsent` gives how much was written and the client has not taken yet.

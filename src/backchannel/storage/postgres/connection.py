@@ -208,7 +208,7 @@ def unavailable(name: str, error: BaseException) -> Unavailable:
     """Say that nothing was changed because the database cannot be used now."""
     if is_full(error):
         return StorageFull(DISK_FULL)
-    return Unavailable(f"the database {name} cannot be used now ({in_words(error)})", retryAfterMs=RETRY_AFTER_MS)
+    return Unavailable(f"the database {name} cannot be used now ({describe_error(error)})", retryAfterMs=RETRY_AFTER_MS)
 
 
 def as_refusal(name: str, error: Exception) -> Exception:
@@ -222,6 +222,6 @@ def as_refusal(name: str, error: Exception) -> Exception:
     return unavailable(name, error) if _has(error, (psycopg.OperationalError,)) else error
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Tell an error in one line; libpq never puts a password into one."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -15,7 +15,7 @@ from backchannel.errors import StartupError, StateFolderInUse
 from backchannel.storage.driver import DriverContext, Wakeups
 from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.migrations import refuse_other
-from backchannel.storage.postgres.connection import Connection, PostgresTx, in_words, is_lost, unavailable
+from backchannel.storage.postgres.connection import Connection, PostgresTx, describe_error, is_lost, unavailable
 from backchannel.storage.postgres.driver import PostgresDriver
 from backchannel.storage.postgres.marks import CommitMark, forget_old
 from backchannel.storage.postgres.polled import PostgresPolledWakeups
@@ -74,7 +74,7 @@ class PostgresDatabase:
         try:
             connection = self.server.connect()
         except psycopg.Error as error:
-            raise StartupError(f"the database {self.name} cannot be reached ({in_words(error)})") from error
+            raise StartupError(f"the database {self.name} cannot be reached ({describe_error(error)})") from error
         with closing(connection):
             try:
                 self.server.refuse_pooler(connection)
@@ -90,7 +90,7 @@ class PostgresDatabase:
         try:
             writer = await asyncio.to_thread(self._join, mark, clock)
         except psycopg.Error as error:
-            raise StateFolderInUse(f"the database {self.name} cannot be used now ({in_words(error)})") from error
+            raise StateFolderInUse(f"the database {self.name} cannot be used now ({describe_error(error)})") from error
         return PostgresDriver(
             self.server,
             mark,

@@ -30,7 +30,7 @@ from backchannel.storage.postgres.readers import Readers
 from backchannel.storage.postgres.readiness import Readiness
 from backchannel.storage.postgres.server import Server, Writer
 from backchannel.storage.postgres.watch import Watch
-from backchannel.storage.postgres.writer import AHEAD, Lane
+from backchannel.storage.postgres.writer import AHEAD, WriterThread
 from backchannel.storage.postgres.writers import Writers
 from backchannel.storage.tx import Tx, UnitContext
 from backchannel.storage.units.cluster.members import TAKEN_FOR_DEAD
@@ -94,7 +94,7 @@ class PostgresDriver:
         self._looks = Readers(server, self.writers, LOOKERS, "postgres-look")
         self._watch = Watch(server, self)
         self._readiness = Readiness(server.name, self.writers, self.obstacles, self._watch)
-        self._lanes = [Lane(number, self, server) for number in range(LANES)]
+        self._lanes = [WriterThread(number, self, server) for number in range(LANES)]
 
     def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Hand a unit over. Cancelling the future does not cancel the unit."""

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 import psycopg
 import structlog
 
-from backchannel.storage.postgres.connection import Connection, in_words
+from backchannel.storage.postgres.connection import Connection, describe_error
 from backchannel.storage.postgres.server import Server
 from backchannel.storage.postgres.wakeups import MOST_WAITING
 
@@ -70,7 +70,7 @@ class PostgresPolledWakeups:
                         self._hear(connection)
                     self._send(connection)
             except psycopg.Error as error:
-                log.debug("no wake-ups are heard", error=in_words(error))
+                log.debug("no wake-ups are heard", error=describe_error(error))
                 self._waiting.clear()
                 self._called.wait(_PAUSE_S)
 

@@ -25,7 +25,7 @@ from psycopg import errors
 
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse, Unavailable
 from backchannel.storage.migrations import load_oldest_beside, load_versions, refuse_newer
-from backchannel.storage.postgres.connection import PROGRAM, Connection, connect, in_words, read_url, unavailable
+from backchannel.storage.postgres.connection import PROGRAM, Connection, connect, describe_error, read_url, unavailable
 from backchannel.storage.postgres.locks import AdvisoryLocks, Locks, RowLocks, holder
 from backchannel.storage.postgres.marks import CommitMark
 
@@ -147,7 +147,7 @@ class Server:
             sleep(_LOCK_PAUSE_S)
 
     def _unreachable(self, error: psycopg.Error) -> StartupError:
-        return StartupError(f"the database {self.name} cannot be reached ({in_words(error)})")
+        return StartupError(f"the database {self.name} cannot be reached ({describe_error(error)})")
 
     def join(self, mark: CommitMark) -> Writer:
         """Open a connection that writes, beside those of other gateways; it keeps away whoever needs it alone.
@@ -177,7 +177,7 @@ class Server:
                 log.warning("transactions of processes that stand still were ended", count=len(ended))
             return bool(ended)
         except (errors.UndefinedFunction, errors.UndefinedTable, errors.FeatureNotSupported) as error:
-            log.debug("who stands still is not known", error=in_words(error))
+            log.debug("who stands still is not known", error=describe_error(error))
             return False
 
     def check_oldest(self, connection: Connection) -> None:
@@ -291,7 +291,7 @@ class Server:
         """Say what stands against starting on it."""
         if isinstance(error, psycopg.OperationalError):
             return unavailable(self.name, error)
-        return DatabaseUnusable(f"{self.name} cannot be used ({in_words(error)})")
+        return DatabaseUnusable(f"{self.name} cannot be used ({describe_error(error)})")
 
 
 def _take_steps(connection: Connection, steps: Sequence[Sequence[str]]) -> None:
@@ -318,7 +318,7 @@ def _take_steps_beside(connection: Connection, current: int, *, is_last: bool) -
     except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
         if is_last:
             raise
-        log.info("the schema is brought up to date as soon as its tables are free", error=in_words(error))
+        log.info("the schema is brought up to date as soon as its tables are free", error=describe_error(error))
         sleep(HOLD_PAUSE_S)
 
 

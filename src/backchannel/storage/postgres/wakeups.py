@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 import psycopg
 import structlog
 
-from backchannel.storage.postgres.connection import Connection, in_words
+from backchannel.storage.postgres.connection import Connection, describe_error
 from backchannel.storage.postgres.server import Server
 
 log = structlog.get_logger(__name__)
@@ -65,7 +65,7 @@ class PostgresWakeups:
                 self._notify(texts)
                 return
             except psycopg.Error as error:
-                log.debug("a wake-up was not sent", error=in_words(error))
+                log.debug("a wake-up was not sent", error=describe_error(error))
 
     def _notify(self, texts: Sequence[str]) -> None:
         if self._sending is None or self._sending.closed:
@@ -84,7 +84,7 @@ class PostgresWakeups:
                         for notify in connection.notifies(timeout=_PAUSE_S / 4):
                             self._tell(notify.payload)
             except psycopg.Error as error:
-                log.debug("no wake-ups are heard", error=in_words(error))
+                log.debug("no wake-ups are heard", error=describe_error(error))
                 self._is_closing.wait(_PAUSE_S)
 
     def _tell(self, text: str) -> None:

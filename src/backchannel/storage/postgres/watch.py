@@ -23,7 +23,7 @@ from backchannel.errors import DatabaseUnusable, Unavailable
 from backchannel.storage.postgres.connection import (
     Connection,
     PostgresTx,
-    in_words,
+    describe_error,
     is_in_transaction,
     is_lost,
     unavailable,
@@ -138,7 +138,7 @@ class Watch:
                 obstacles.saw(find_holders(connection, pids))
                 at_work = find_at_work(connection, known)
         except psycopg.Error as error:
-            log.debug("who holds locks is not known", error=in_words(error))
+            log.debug("who holds locks is not known", error=describe_error(error))
         obstacles.forget_ended(at_work)
 
     def _carry_out(
@@ -198,7 +198,7 @@ class Watch:
             yield self._connection
         except psycopg.Error as error:
             if is_lost(self._connection, error):
-                log.info("the connection of the lease is lost", database=self._server.name, error=in_words(error))
+                log.info("the connection of the lease is lost", database=self._server.name, error=describe_error(error))
                 self._drop()
             raise
 
@@ -210,7 +210,7 @@ class Watch:
             connection.execute(f"SET lock_timeout = {WAIT_MS}; SET statement_timeout = 0".encode())
             return connection
         except psycopg.OperationalError as error:
-            log.debug("the lease has no connection of its own", error=in_words(error))
+            log.debug("the lease has no connection of its own", error=describe_error(error))
             self._next_try = monotonic() + SHORT_PAUSE_S
             return None
 

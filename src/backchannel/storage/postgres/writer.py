@@ -36,7 +36,7 @@ from backchannel.storage.postgres.attempt import Attempt, ConcernsOthers
 from backchannel.storage.postgres.connection import (
     RETRY_AFTER_MS,
     as_refusal,
-    in_words,
+    describe_error,
     is_in_transaction,
     is_kept_waiting,
     is_lost,
@@ -65,7 +65,7 @@ MOST_TRIES = 5
 AHEAD = "the database has gone back behind what this gateway knew: it stops its work and begins anew in a moment"
 
 
-class Desk(Protocol):
+class WriterHost(Protocol):
     """What a lane asks of the driver that hands it units; all of it is called in the lane's thread."""
 
     is_ending: threading.Event
@@ -94,10 +94,10 @@ class Desk(Protocol):
     def died(self, group: Sequence[WaitingUnit], cause: BaseException) -> None: ...
 
 
-class Lane:
+class WriterThread:
     """A thread that writes."""
 
-    def __init__(self, number: int, desk: Desk, server: Server) -> None:
+    def __init__(self, number: int, desk: WriterHost, server: Server) -> None:
         """Begin to work; a connection is opened when it is needed."""
         self.waiting: SimpleQueue[WaitingUnit | None] = SimpleQueue()
         """What is to be done; None ends the thread."""
@@ -305,7 +305,7 @@ class Lane:
             if is_in_transaction(connection):
                 connection.execute("ROLLBACK")
             return False
-        log.warning("the connection to the database is lost", database=self._server.name, error=in_words(error))
+        log.warning("the connection to the database is lost", database=self._server.name, error=describe_error(error))
         self._desk.writers.drop(slot)
         if not attempt.is_in_doubt:
             return False

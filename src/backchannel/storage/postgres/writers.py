@@ -19,7 +19,7 @@ import structlog
 from backchannel.core.seldom import Seldom
 from backchannel.errors import DatabaseUnusable
 from backchannel.storage.groups import WaitingUnit
-from backchannel.storage.postgres.connection import Connection, in_words, is_lost
+from backchannel.storage.postgres.connection import Connection, describe_error, is_lost
 from backchannel.storage.postgres.marks import CommitMark, are_missing
 from backchannel.storage.postgres.server import Server, Writer
 
@@ -187,7 +187,7 @@ class Writers:
     def _refused(self, slot: Slot, error: psycopg.OperationalError) -> None:
         self.drop(slot)
         self._tries += 1
-        words, now = in_words(error), monotonic()
+        words, now = describe_error(error), monotonic()
         slot.refused_since = slot.refused_since or now
         slot.next_try = now + (RECONNECT_PAUSE_S if self.are_none else SHORT_PAUSE_S)
         if self._told.lets(words, now):

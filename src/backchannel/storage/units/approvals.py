@@ -16,7 +16,7 @@ from backchannel.core.facts import ApprovalChanged
 from backchannel.core.flows.spawn_values import read_spawn
 from backchannel.core.keys import SessionKey
 from backchannel.core.policy.answering import Answerer, may_answer
-from backchannel.core.policy.approvals import Approval, ApprovalState, Decided, ask_text
+from backchannel.core.policy.approvals import Approval, ApprovalDecided, ApprovalState, ask_text
 from backchannel.core.runs import Fence, Run, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
@@ -136,7 +136,7 @@ def _address(tx: Tx, run: Run) -> Address | None:
     return None if address is None or address.channel == WEBCHAT.channel or address.to is None else address
 
 
-def answer(tx: Tx, approval_id: str, decision: Decided, by: Answerer, *, always: bool = False) -> Approval:
+def answer(tx: Tx, approval_id: str, decision: ApprovalDecided, by: Answerer, *, always: bool = False) -> Approval:
     """Answer a question, once; the same answer again changes nothing. With `always` the tool is not asked for again.
 
     Raises:
@@ -144,7 +144,7 @@ def answer(tx: Tx, approval_id: str, decision: Decided, by: Answerer, *, always:
         InvalidRequest: it was answered otherwise, if only once where it shall be always, or its time is over.
     """
     approval = _need_for(tx, approval_id, by)
-    if always and decision is Decided.DENY:
+    if always and decision is ApprovalDecided.DENY:
         raise InvalidRequest(
             "a tool can be allowed for good, but not denied: take it away by tools.deny", param="always"
         )
@@ -167,7 +167,7 @@ def answer(tx: Tx, approval_id: str, decision: Decided, by: Answerer, *, always:
 
 
 def answer_first(
-    tx: Tx, approval_id: str, decision: Decided, by: Answerer, *, always: bool = False
+    tx: Tx, approval_id: str, decision: ApprovalDecided, by: Answerer, *, always: bool = False
 ) -> tuple[Approval, bool]:
     """Answer a question if nobody has; returns it, and whether this was the answer.
 

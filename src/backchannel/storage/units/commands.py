@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backchannel.core.commands.commands import Asker, Command, CommandName, CommandReply, Judge, Standing
+from backchannel.core.commands.commands import Asker, Command, CommandName, CommandReply, Judge, Rank
 from backchannel.core.commands.texts import (
     ALL,
     LISTED,
@@ -28,7 +28,7 @@ from backchannel.core.facts import SessionChanged
 from backchannel.core.flows.exchange_values import Change
 from backchannel.core.flows.spawn_values import ChildSession, SpawnRecord, SpawnState
 from backchannel.core.keys import SessionKey
-from backchannel.core.policy.approvals import Decided, answered_text
+from backchannel.core.policy.approvals import ApprovalDecided, answered_text
 from backchannel.core.policy.pairing import PairingState, paired_text, waiting_text
 from backchannel.core.sessions import Session
 from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
@@ -68,14 +68,14 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
         case CommandName.SUBAGENTS:
             return _subagents(tx, command, session)
         case CommandName.APPROVE:
-            return _answer(tx, command, Decided.APPROVE, asker)
+            return _answer(tx, command, ApprovalDecided.APPROVE, asker)
         case CommandName.DENY:
-            return _answer(tx, command, Decided.DENY, asker)
+            return _answer(tx, command, ApprovalDecided.DENY, asker)
         case CommandName.PAIRING:
             return _pairing(tx, command, asker)
 
 
-def _answer(tx: Tx, command: Command, decision: Decided, asker: Asker) -> str:
+def _answer(tx: Tx, command: Command, decision: ApprovalDecided, asker: Asker) -> str:
     """Answer a call that waits for an owner's word, by its id or the beginning of it."""
     always = command.word == "always"
     try:
@@ -102,7 +102,7 @@ def carry_out_once(
     tx: Tx,
     command: Command | CommandReply,
     key: SessionKey,
-    standing: Standing,
+    standing: Rank,
     agent_model: str | None,
     *,
     judge: Judge | None = None,

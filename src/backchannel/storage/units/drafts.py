@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from backchannel.core.commands.control_words import is_silent
 from backchannel.core.delivery.delivery import Delivery, DeliveryLane, notice_address
 from backchannel.core.delivery.drafts import (
-    Before,
+    DraftBefore,
     DraftMove,
     DraftOpening,
     DraftState,
@@ -172,22 +172,22 @@ def take_over(tx: Tx, run: Run, delivery: Delivery) -> None:
         tx.run("UPDATE drafts SET state = ?, delivery_id = ? WHERE run_id = ?", state.value, delivery.id, run.id)
 
 
-def claimed(tx: Tx, delivery: Delivery) -> Before:
+def claimed(tx: Tx, delivery: Delivery) -> DraftBefore:
     """Give the draft that the first part of a delivery edits, or that is lost, and forget it: the part keeps its id."""
     if delivery.run_id is None or delivery.channel == WEBCHAT.channel:
-        return Before()
+        return DraftBefore()
     draft = _of_delivery(tx, delivery)
     if draft is None:
-        return Before()
+        return DraftBefore()
     if draft.state is DraftState.LOST:
         forget(tx, draft.run_id)
-        return Before(lost=draft)
+        return DraftBefore(lost=draft)
     if may_take_over(draft, delivery):
         forget(tx, draft.run_id)
-        return Before(draft_id=draft.message_id)
+        return DraftBefore(draft_id=draft.message_id)
     _remove(tx, draft)
     has_moved = chats.moved_to(tx, ChatPlace(draft.channel, draft.account_id, draft.target)) is not None
-    return Before(is_left_behind=has_moved and draft.message_id is not None)
+    return DraftBefore(is_left_behind=has_moved and draft.message_id is not None)
 
 
 def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:

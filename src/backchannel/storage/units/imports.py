@@ -37,7 +37,7 @@ class ImportStanding(StrEnum):
     HERE = "here"
 
 
-class Offered(msgspec.Struct, frozen=True):
+class MessageOffered(msgspec.Struct, frozen=True):
     """A message that is offered, and the ids it may get: the first that no other message has."""
 
     line: int
@@ -49,7 +49,7 @@ class Batch(msgspec.Struct, frozen=True):
     """Some messages of a transcript, in order; `place` is the number that the first of them has."""
 
     place: int
-    offered: Sequence[Offered]
+    offered: Sequence[MessageOffered]
     is_last: bool
 
 

@@ -11,8 +11,16 @@ from backchannel.core.facts import PolicyShadowed
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
 from backchannel.core.policy.answering import Answerer
-from backchannel.core.policy.inbound import Admission, Arrival, InboundOutcome, Taken, Verdict, ignore_own, once_for_all
-from backchannel.core.runs import Accepted, RunRequest
+from backchannel.core.policy.inbound import (
+    Admission,
+    Arrival,
+    InboundOutcome,
+    InboundTaken,
+    Verdict,
+    ignore_own,
+    once_for_all,
+)
+from backchannel.core.runs import RunAccepted, RunRequest
 from backchannel.core.sessions import Session, write_address
 from backchannel.core.stored import StoredForm
 from backchannel.errors import ChatMovedMeanwhile
@@ -23,7 +31,7 @@ from backchannel.storage.units import chats, commands, deliveries, inbox, own_po
 _STORED: StoredForm[InboundOutcome] = StoredForm(InboundOutcome)
 
 
-def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
+def take(tx: Tx, arrival: Arrival, *, start: bool) -> InboundTaken:
     """Handle a message once: ignore it, record it, answer it with a run or a code, or carry out its command.
 
     With `start`, its run is started at once when the lane is free.
@@ -34,7 +42,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     """
     known = _known(tx, arrival.event.identity)
     if known is not None:
-        return Taken(known, is_repeat=True)
+        return InboundTaken(known, is_repeat=True)
     event = arrival.event
     if chats.home(tx, event.channel, event.account_id, event.chat_id) != arrival.home:
         raise ChatMovedMeanwhile(event.chat_id)
@@ -42,7 +50,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
     admission = _admit(tx, arrival, found)
     if admission.shadowed is not None:
         tx.tell(PolicyShadowed(str(arrival.routed.key), admission.shadowed))
-    accepted: Accepted | None = None
+    accepted: RunAccepted | None = None
     match admission.verdict:
         case Verdict.RECORD:
             inbox.add_to(tx, _arrive(tx, arrival, found), _note(arrival, tx.now))
@@ -60,7 +68,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> Taken:
         command=admission.command.name.value if admission.command else None,
     )
     _remember(tx, arrival.event.identity, outcome)
-    return Taken(outcome, accepted)
+    return InboundTaken(outcome, accepted)
 
 
 def judge(tx: Tx, arrival: Arrival) -> Admission | None:

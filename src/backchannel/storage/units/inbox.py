@@ -6,7 +6,7 @@ import heapq
 
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Pending, decode_message, encode_message
+from backchannel.core.messages import Message, PendingMessages, decode_message, encode_message
 from backchannel.core.sessions import Session
 from backchannel.storage.events import NotesFlushed
 from backchannel.storage.tx import QUEUED, Tx, required
@@ -97,7 +97,7 @@ def due(tx: Tx, key: str) -> None:
     sessions.archive_when_idle(tx, sessions.required_session(tx, key))
 
 
-def pending(tx: Tx, key: str, limit: int) -> Pending:
+def pending(tx: Tx, key: str, limit: int) -> PendingMessages:
     """Read what was accepted and is not yet in the transcript, in order of acceptance."""
     waiting = f"runs WHERE session_key = ? AND {QUEUED} AND message IS NOT NULL"
     queued = tx.all(f"SELECT message FROM {waiting} ORDER BY position LIMIT ?", key, limit)
@@ -106,7 +106,7 @@ def pending(tx: Tx, key: str, limit: int) -> Pending:
     both = ([decode_message(body) for (body,) in rows] for rows in (queued, notes))
     first = list(heapq.merge(*both, key=lambda message: message.timestamp))[:limit]
     if max(len(queued), len(notes)) < limit:
-        return Pending(first, len(queued) + len(notes))
+        return PendingMessages(first, len(queued) + len(notes))
     (runs_waiting,) = required(tx.one(f"SELECT count(*) FROM {waiting}", key))
     (notes_waiting,) = required(tx.one("SELECT count(*) FROM inbox WHERE session_key = ?", key))
-    return Pending(first, int(runs_waiting) + int(notes_waiting))
+    return PendingMessages(first, int(runs_waiting) + int(notes_waiting))

@@ -18,9 +18,9 @@ from backchannel.core.policy.pairing import (
     APPROVED_TEXT,
     CODE_LENGTH,
     LIFE_MS,
-    Acquaintance,
-    Pairing,
+    PairingRecord,
     PairingState,
+    SenderKnown,
     code_text,
 )
 from backchannel.core.sessions import read_address, write_address
@@ -29,8 +29,8 @@ from backchannel.errors import InvalidRequest, PairingNotFound
 from backchannel.storage.tx import Tx, columns, required, row_reader
 from backchannel.storage.units import deliveries
 
-FIELDS = columns(Pairing.__struct_fields__)
-_of_row = row_reader(Pairing)
+FIELDS = columns(PairingRecord.__struct_fields__)
+_of_row = row_reader(PairingRecord)
 _FRESH = "created_at > ? AND created_at < ?"
 
 
@@ -38,7 +38,7 @@ def _fresh(tx: Tx) -> tuple[int, int]:
     return tx.now - LIFE_MS, tx.now + LIFE_MS
 
 
-def look_up(tx: Tx, event: InboundEvent) -> Acquaintance:
+def look_up(tx: Tx, event: InboundEvent) -> SenderKnown:
     """Tell what is known of the sender of a message, and how many strangers wait on its channel."""
     row = tx.one(
         f"SELECT {FIELDS} FROM pairings WHERE channel = ? AND account_id = ? AND sender_id = ?",
@@ -48,7 +48,7 @@ def look_up(tx: Tx, event: InboundEvent) -> Acquaintance:
     )
     waiting = f"SELECT count(*) FROM pairings WHERE state = 'pending' AND channel = ? AND {_FRESH}"
     (pending,) = required(tx.one(waiting, event.channel, *_fresh(tx)))
-    return Acquaintance(None if row is None else _of_row(row), int(pending), tx.now)
+    return SenderKnown(None if row is None else _of_row(row), int(pending), tx.now)
 
 
 def begin(tx: Tx, arrival: Arrival) -> None:
@@ -89,12 +89,12 @@ def _new_code(tx: Tx) -> str:
             return code
 
 
-def with_codes(tx: Tx) -> list[Pairing]:
+def with_codes(tx: Tx) -> list[PairingRecord]:
     """List those whose codes still count, answered ones too."""
     return [_of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM pairings WHERE {_FRESH}", *_fresh(tx))]
 
 
-def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> Pairing:
+def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecord:
     """Let somebody speak, or not, by their code. The same answer again changes nothing; who may speak is told, once.
 
     Raises:
@@ -122,7 +122,7 @@ def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> Pairing:
     return answered
 
 
-def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) -> list[Pairing]:
+def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) -> list[PairingRecord]:
     """Forget somebody, on one account or on all: they are a stranger again.
 
     Raises:
@@ -139,7 +139,7 @@ def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) 
 
 def page(
     tx: Tx, *, state: PairingState | None = None, channel: str | None = None, limit: int, before: int | None = None
-) -> list[Pairing]:
+) -> list[PairingRecord]:
     """List pairings, newest first, without void ones; `before` is the number of the last one seen."""
     conditions = [f"(state <> 'pending' OR ({_FRESH}))"]
     values: list[Any] = [*_fresh(tx)]

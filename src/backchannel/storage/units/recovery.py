@@ -15,11 +15,11 @@ from backchannel.core.runs import (
     CRASHES_UNTIL_GIVEN_UP,
     CRASHES_UNTIL_SUSPECT,
     Fence,
-    Interrupted,
     Outcome,
     Run,
+    RunInterrupted,
+    RunStarted,
     RunState,
-    Started,
     set_aside_ms,
 )
 from backchannel.errors import InvalidRequest
@@ -27,7 +27,7 @@ from backchannel.storage.events import RunRetried
 from backchannel.storage.tx import ALIVE, LIVE, RUNNING, Tx, marks, required
 from backchannel.storage.units import inbox, run_events, runs, sessions, steps, timers
 from backchannel.storage.units.flows import exchanges
-from backchannel.storage.units.runs import Sets
+from backchannel.storage.units.runs import Assignments
 from backchannel.wire.timeline import RunEventKind
 
 # A run that did nothing but wait for other sessions, or for a person, when its process died. A function agent is run
@@ -100,7 +100,7 @@ INTERRUPTED = f"SELECT 1 FROM runs WHERE {RUNNING} AND fence NOT IN ({ALIVE})"
 FUNCTIONS = "SELECT id FROM function_agents ORDER BY id"
 
 
-def interrupted(tx: Tx) -> list[Interrupted]:
+def interrupted(tx: Tx) -> list[RunInterrupted]:
     """List the runs to resume, those without a crash first; what a process holds that is at work is none of them."""
     rows = tx.all(
         "SELECT id, session_key, crashes, "
@@ -109,10 +109,10 @@ def interrupted(tx: Tx) -> list[Interrupted]:
         CRASHES_UNTIL_SUSPECT,
         CRASHES_UNTIL_GIVEN_UP,
     )
-    return [Interrupted(id_, key, crashes, bool(is_suspect)) for id_, key, crashes, is_suspect in rows]
+    return [RunInterrupted(id_, key, crashes, bool(is_suspect)) for id_, key, crashes, is_suspect in rows]
 
 
-def resume(tx: Tx, run_id: str) -> Started | None:
+def resume(tx: Tx, run_id: str) -> RunStarted | None:
     """Take over an interrupted run; one that was asked to stop ends, one that keeps crashing is set aside."""
     run = runs.need(tx, run_id)
     if run.state is not RunState.RUNNING or _is_held_by_another(tx, run):
@@ -126,7 +126,7 @@ def resume(tx: Tx, run_id: str) -> Started | None:
     outcome = _final(run)
     if outcome is None:
         run_events.add(tx, run, RunEventKind.RESUMED, process=tx.number)
-        return Started(held, fence, sessions.required_session(tx, run.session_key))
+        return RunStarted(held, fence, sessions.required_session(tx, run.session_key))
     steps.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms)
     return None
 
@@ -156,7 +156,7 @@ def _set_aside(tx: Tx, run: Run, until: int) -> None:
     why = f"the process died {run.crashes} times in step {run.step + 1}"
     run_events.add(tx, run, RunEventKind.SET_ASIDE, until_at=until, why=why)
     aside = runs.update(tx, run.id, state=RunState.QUEUED.value, resume_at=until)
-    session, has_notes, _ = runs.free_lane(tx, aside, Sets("set_aside = set_aside + 1, ", ()))
+    session, has_notes, _ = runs.free_lane(tx, aside, Assignments("set_aside = set_aside + 1, ", ()))
     if has_notes:
         inbox.flush(tx, session)
     timers.set_timer(tx, TIMER, run.id, until)

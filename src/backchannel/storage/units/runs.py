@@ -14,16 +14,16 @@ from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message, write_message
 from backchannel.core.runs import (
     NOBODY,
-    Accepted,
     Fence,
     Join,
-    Opening,
     Outcome,
     Run,
+    RunAccepted,
     RunKind,
     RunRequest,
+    RunStarted,
     RunState,
-    Started,
+    TranscriptOpening,
 )
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
@@ -47,7 +47,7 @@ from backchannel.wire.timeline import RunEventKind
 FIELDS = columns(Run.__struct_fields__)
 
 
-class Sets(NamedTuple):
+class Assignments(NamedTuple):
     """Columns of another row that are changed in the same statement: the SQL, which ends in a comma, and its values."""
 
     sql: str
@@ -91,15 +91,15 @@ def update(tx: Tx, run_id: str, **changed: Any) -> Run:
     return run
 
 
-def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = None) -> Accepted:
+def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = None) -> RunAccepted:
     """Store a message with its run; with `start`, start it at once when the lane is free.
 
     `check` sees the session in the same unit, and raises what refuses the message.
     """
     if request.id is not None and (known := idempotency.find_run(tx, request.id, request.digest)):
-        return Accepted(need(tx, known), None, is_repeat=True)
+        return RunAccepted(need(tx, known), None, is_repeat=True)
     if request.join is not None and (same := _same_request(tx, request.join)):
-        return Accepted(same, None, is_repeat=True)
+        return RunAccepted(same, None, is_repeat=True)
     if request.making is None:
         session = sessions.ensure(tx, request.key, request.expected_session_id)
     else:
@@ -118,18 +118,18 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
     return accept_into(tx, session, request, start=start)
 
 
-def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -> Accepted:
+def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -> RunAccepted:
     """Store a message with its run in a session that was just loaded."""
     message = _message(request, tx.now)
     if start and session.lane_is_free:
         run = _insert(tx, request, message, session, starts=True)
         started = _enter(tx, run, message, session, tx.number)
-        return Accepted(run, started)
+        return RunAccepted(run, started)
     run = _insert(tx, request, message, session)
     tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
-    return Accepted(run, None)
+    return RunAccepted(run, None)
 
 
 def _same_request(tx: Tx, join: Join) -> Run | None:
@@ -215,7 +215,7 @@ def queue_step(tx: Tx, request: RunRequest) -> None:
         _abort_queued(tx, run)
 
 
-def start_next(tx: Tx, key: str) -> Started | None:
+def start_next(tx: Tx, key: str) -> RunStarted | None:
     """Start the session's first queued run, if its lane is free.
 
     A suspect only takes the lane: it is resumed, like an interrupted run, when no other suspect is at work.
@@ -244,7 +244,7 @@ def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
         tx.tell(RunChanged(of_row(row)))
 
 
-def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
+def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
     """Bind a run that was queued to the current transcript, and start it."""
     if run.started_at is not None and number != NOBODY:  # it was set aside, or a person retries it
         run_events.add(tx, run, RunEventKind.RESUMED, process=number)
@@ -264,18 +264,18 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> Started:
 
 def _enter(
     tx: Tx, run: Run, message: Message | None, session: Session, number: int, stored: str | None = None
-) -> Started:
+) -> RunStarted:
     """Put the message of a run that starts into the transcript; an idle session has no notes left to let in."""
     opening = None
     if session.held_posts:
         tx.happened(RunEntered(session))
     if message is not None:
         place, mark = messages.append(tx, session.key, session.session_id, message, stored)
-        opening = Opening(mark, message) if place == 0 else None
+        opening = TranscriptOpening(mark, message) if place == 0 else None
     tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
-    return Started(run, Fence.of(run, number), session, opening)
+    return RunStarted(run, Fence.of(run, number), session, opening)
 
 
 def _line_to_append(tx: Tx, run: Run, session: Session) -> str | None:
@@ -303,7 +303,9 @@ def unstopped(tx: Tx, fence: Fence) -> Run:
     return run
 
 
-def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | None = None, **changed: Any) -> Run:
+def close(
+    tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Assignments | None = None, **changed: Any
+) -> Run:
     """Write how a running run ended, free the lane, and flush the notes: the session is at a boundary.
 
     A reply that is to leave the gateway gets its receipt in the same commit. `used` is what the last step changes in
@@ -320,7 +322,7 @@ def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | No
         reply=reply,
         crashes=0,
     )
-    session, has_notes, has_barrier = free_lane(tx, ended, used or Sets("", ()))
+    session, has_notes, has_barrier = free_lane(tx, ended, used or Assignments("", ()))
     is_flushed = not has_notes or inbox.flush(tx, session)
     tx.happened(RunClosed(ended, has_barrier))
     if session.deleting and is_flushed:
@@ -329,7 +331,7 @@ def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Sets | No
     return ended
 
 
-def free_lane(tx: Tx, run: Run, used: Sets) -> tuple[Session, bool, bool]:
+def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]:
     """Free a session's lane; also returns whether it has notes, and whether the run has a barrier.
 
     Whoever frees it is told that another run waits: it may have been accepted by another gateway.

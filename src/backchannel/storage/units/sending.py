@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 from backchannel.core.delivery.channels import ChannelError, ChannelMoved, ChannelRefused, Sent
 from backchannel.core.delivery.delivery import (
-    Attempted,
-    Claimed,
     Delivery,
     DeliveryLane,
     DeliveryState,
     Part,
+    PartAttempted,
+    PartClaimed,
     Tries,
     account_hold_ms,
     after_attempt,
     after_crash,
     state_of,
 )
-from backchannel.core.delivery.drafts import LEFT_BEHIND, Before
+from backchannel.core.delivery.drafts import LEFT_BEHIND, DraftBefore
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.tx import ALIVE, Tx, required
 from backchannel.storage.units import chats, deliveries, drafts, lines
 from backchannel.storage.units.chats import ChatPlace
 
 
-def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
+def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
     """Mark the next part of a lane as being sent, unless it waits for its time or another is on its way.
 
     A delivery whose turn comes first is judged by its real destination, and split for it. Those for webchat are settled
@@ -48,9 +48,9 @@ def claim(tx: Tx, lane: DeliveryLane) -> Claimed | None:
             claimed = _begin(tx, head, before)
             if lane.channel == WEBCHAT.channel:
                 # The message is in the transcript, and this commit becomes a `chat` event: nothing else is to be sent.
-                _write(tx, claimed.part, Attempted(state=DeliveryState.SENT))
+                _write(tx, claimed.part, PartAttempted(state=DeliveryState.SENT))
             elif (doubt := before.doubt(claimed.part.text)) is not None:
-                _write(tx, claimed.part, Attempted(state=DeliveryState.UNCERTAIN, error=doubt))
+                _write(tx, claimed.part, PartAttempted(state=DeliveryState.UNCERTAIN, error=doubt))
             else:
                 return claimed
     return None
@@ -61,7 +61,7 @@ def _has_parts(tx: Tx, delivery_id: str) -> bool:
     return row is not None
 
 
-def _begin(tx: Tx, head: Delivery, before: Before) -> Claimed:
+def _begin(tx: Tx, head: Delivery, before: DraftBefore) -> PartClaimed:
     part = tx.one(
         "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL, "
         "draft_id = coalesce(?, draft_id), note = coalesce(?, note) "
@@ -82,7 +82,7 @@ def _begin(tx: Tx, head: Delivery, before: Before) -> Claimed:
         updated_at=tx.now,
         sender=tx.number,
     )
-    return Claimed(sending, deliveries.part_of_row(required(part)))
+    return PartClaimed(sending, deliveries.part_of_row(required(part)))
 
 
 def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
@@ -148,7 +148,7 @@ def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
         deliveries.update(tx, row[0], target=to)  # told of one, the lane looks for all
 
 
-def _write(tx: Tx, part: Part, made: Attempted) -> Delivery:
+def _write(tx: Tx, part: Part, made: PartAttempted) -> Delivery:
     is_sent = made.state is DeliveryState.SENT
     tx.run(
         "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ?, draft_id = ? "

@@ -11,7 +11,15 @@ from backchannel.core.facts import SessionChanged, TranscriptClosed
 from backchannel.core.headers import new_mark
 from backchannel.core.keys import Kind, SessionKey
 from backchannel.core.policy.visibility import VisibleScope
-from backchannel.core.sessions import Making, Page, Session, SessionFilter, SessionIdEntry, SessionPatch, SessionStatus
+from backchannel.core.sessions import (
+    NewSession,
+    Page,
+    Session,
+    SessionFilter,
+    SessionIdEntry,
+    SessionPatch,
+    SessionStatus,
+)
 from backchannel.core.text import quoted
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
@@ -149,7 +157,7 @@ def check_current(tx: Tx, key: str, session: Session | None, expected: str | Non
 def make(
     tx: Tx,
     key: SessionKey,
-    making: Making,
+    making: NewSession,
     *,
     expected_session_id: str | None = None,
     idempotency_key: str | None = None,
@@ -167,7 +175,7 @@ def make(
     idempotency.once(tx, idempotency_key, digest, do)
 
 
-def make_now(tx: Tx, key: SessionKey, making: Making, expected_session_id: str | None = None) -> Session:
+def make_now(tx: Tx, key: SessionKey, making: NewSession, expected_session_id: str | None = None) -> Session:
     """Make a session, or change one that is there as far as its maker may.
 
     Raises:

@@ -13,18 +13,18 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Tx, columns, row_reader
 from backchannel.storage.units import approvals, deliveries, messages, run_events, runs
 from backchannel.storage.units.flows import exchanges, spawns
-from backchannel.storage.units.runs import Sets
+from backchannel.storage.units.runs import Assignments
 from backchannel.wire.timeline import RunEventKind
 
 
-class Committed(msgspec.Struct, frozen=True):
+class StepCommitted(msgspec.Struct, frozen=True):
     """The run after a step, and the calls its reply asks for; none means that the run has ended ok."""
 
     run: Run
     calls: list[ToolCall]
 
 
-def commit_reply(tx: Tx, fence: Fence, step: Step) -> Committed:
+def commit_reply(tx: Tx, fence: Fence, step: Step) -> StepCommitted:
     """Write a model's reply. One without tool calls is the last: the run ends in the same commit."""
     run = runs.unstopped(tx, fence)
     if step.leaves_calls:
@@ -44,8 +44,8 @@ def commit_reply(tx: Tx, fence: Fence, step: Step) -> Committed:
     used = _used(run, step)
     if planned:
         tx.run(f"UPDATE sessions SET {used.sql.rstrip(', ')} WHERE key = ?", *used.values, run.session_key)
-        return Committed(runs.update(tx, run.id, crashes=0, reply=step.reply.text, **changed), planned)
-    return Committed(runs.close(tx, run, Outcome(state=RunState.OK), step.reply.text, used, **changed), [])
+        return StepCommitted(runs.update(tx, run.id, crashes=0, reply=step.reply.text, **changed), planned)
+    return StepCommitted(runs.close(tx, run, Outcome(state=RunState.OK), step.reply.text, used, **changed), [])
 
 
 def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
@@ -67,11 +67,11 @@ def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
     return planned
 
 
-def _used(run: Run, step: Step) -> Sets:
+def _used(run: Run, step: Step) -> Assignments:
     """Say what a step changes in its session's row."""
     usage, session_id = step.usage, run.session_id
     # How full the window is belongs to the transcript that the call was made for, which a reset may have replaced.
-    return Sets(
+    return Assignments(
         "tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
         "cost = coalesce(cost + ?, cost, ?), "
         "total_tokens = CASE WHEN session_id = ? THEN ? ELSE total_tokens END, "

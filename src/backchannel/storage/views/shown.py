@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backchannel.core.messages import Message, Pending, Role, decode_message
+from backchannel.core.messages import Message, PendingMessages, Role, decode_message
 from backchannel.core.sessions import OpenedSession, Session
 from backchannel.storage.tx import LIVE, Tx
 from backchannel.storage.units import inbox, messages, sessions
@@ -41,7 +41,7 @@ def opened(
     seen = session_seen(tx, session.key)
     return OpenedSession(
         page=messages.lines(tx, session.session_id, limit=limit, before=before, after=after),
-        pending=Pending([], 0) if session.archived_at else inbox.pending(tx, session.key, most_pending),
+        pending=PendingMessages([], 0) if session.archived_at else inbox.pending(tx, session.key, most_pending),
         length=_transcript_length(tx, session.session_id),
         seen=seen if seen is not None and seen[0].session_id == session.session_id else None,
     )

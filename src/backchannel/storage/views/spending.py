@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backchannel.core.records import DAY_MS, DayUsed, Spending
+from backchannel.core.records import DAY_MS, DayUsed, SpendingByDay
 from backchannel.core.sessions import Session
 from backchannel.core.usage_sums import UsedBySession, UsedTogether, sum_up
 from backchannel.storage.tx import Row, Tx, required
@@ -15,7 +15,7 @@ MOST = 100_000
 _UNPRICED = "sum(CASE WHEN cost IS NULL AND tokens_in + tokens_out > 0 THEN 1 ELSE 0 END)"
 
 
-def look(tx: Tx, *, since: int, until: int, agent_id: str | None = None, most: int = MOST) -> Spending:
+def look(tx: Tx, *, since: int, until: int, agent_id: str | None = None, most: int = MOST) -> SpendingByDay:
     """Add up what the runs used that were accepted in a time, of one agent or of all, by days of UTC."""
     where, values, is_part = _within(tx, since, until, agent_id, most)
     rows = tx.all(
@@ -23,7 +23,7 @@ def look(tx: Tx, *, since: int, until: int, agent_id: str | None = None, most: i
         f"FROM runs WHERE {where} GROUP BY 1 ORDER BY 1",
         *values,
     )
-    return Spending([_day(row) for row in rows], is_part=is_part)
+    return SpendingByDay([_day(row) for row in rows], is_part=is_part)
 
 
 def look_by_session(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backchannel.core.records import Troubles, Unfinished
+from backchannel.core.records import Troubles, UnfinishedWork
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units.lines import IN_LINE
 
@@ -38,7 +38,7 @@ def delivery_counts(tx: Tx) -> dict[str, dict[str, int]]:
     return counts
 
 
-def unfinished(tx: Tx) -> Unfinished:
+def unfinished(tx: Tx) -> UnfinishedWork:
     """Count the runs that go on."""
     rows = tx.all(
         "SELECT (SELECT f.id FROM sessions s JOIN function_agents f ON f.id = s.agent_id WHERE s.key = r.session_key), "
@@ -50,7 +50,7 @@ def unfinished(tx: Tx) -> Unfinished:
         if function is not None:
             of_functions[function] = of_functions.get(function, 0) + count
     others = [row for row in rows if row[0] is None]
-    return Unfinished(
+    return UnfinishedWork(
         **{kind: count for _, kind, count, _ in others},
         resume_at=min((at for *_, at in others if at is not None), default=None),
         of_functions=of_functions,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backchannel.core.cluster.members import GatewayInfo, GatewaySeen, Renewed, TakenOver, read_ids, write_ids
+from backchannel.core.cluster.members import GatewayInfo, GatewaySeen, LeaseRenewed, TakenOver, read_ids, write_ids
 from backchannel.errors import Unavailable
 from backchannel.storage.tx import ALIVE, QUEUED, Tx, marks, required
 from backchannel.storage.units import recovery
@@ -47,7 +47,7 @@ def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
     return int(number)
 
 
-def renew(tx: Tx, agents: Sequence[str], duties: Sequence[str], lease_ms: int) -> Renewed:
+def renew(tx: Tx, agents: Sequence[str], duties: Sequence[str], lease_ms: int) -> LeaseRenewed:
     """Renew this process's lease, and look whether there is anything to take over.
 
     It waits for no other unit, and changes nothing but its own row: it must succeed while a takeover stands.
@@ -68,7 +68,7 @@ def renew(tx: Tx, agents: Sequence[str], duties: Sequence[str], lease_ms: int) -
     taken = {name for (name,) in tx.all(f"SELECT name FROM duties WHERE process IN ({ALIVE})")}
     expired = tx.one(f"SELECT 1 FROM processes WHERE {_IS_EXPIRED} LIMIT 1", tx.shared_now, tx.number)
     is_any_left = expired is not None or not taken.issuperset(duties)
-    return Renewed(tuple(peers(tx)), _duties_of(tx), is_any_left=is_any_left)
+    return LeaseRenewed(tuple(peers(tx)), _duties_of(tx), is_any_left=is_any_left)
 
 
 def take_over(tx: Tx, duties: Sequence[str]) -> TakenOver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from backchannel.core.flows import barrier as rule
-from backchannel.core.flows.barrier import Barrier, Held, read_barrier, write_barrier
+from backchannel.core.flows.barrier import Barrier, HeldPost, read_barrier, write_barrier
 from backchannel.core.flows.spawn import from_child
 from backchannel.core.flows.spawn_values import Spawn
 from backchannel.core.keys import SessionKey
@@ -128,5 +128,5 @@ def _may_wake(tx: Tx, barrier: Barrier) -> bool:
     return may_go_on(lineage, str(barrier.requester), barrier.rules).allowed
 
 
-def _note(tx: Tx, key: SessionKey, held: Held) -> None:
+def _note(tx: Tx, key: SessionKey, held: HeldPost) -> None:
     flows.add_note(tx, key, held.text, from_child(held.child))

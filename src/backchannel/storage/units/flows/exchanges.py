@@ -20,20 +20,20 @@ from backchannel.core.flows.exchange_values import (
     Deliver,
     Event,
     Exchange,
+    ExchangeOpened,
     ExchangeRecord,
-    Opened,
     Party,
     Reopen,
-    Retried,
     SendRequest,
     SessionInterrupted,
     Stepped,
+    StepRetried,
     WaitEnd,
     WaitEnded,
     read_exchange,
     write_exchange,
 )
-from backchannel.core.flows.flow import Refused, RunEnded
+from backchannel.core.flows.flow import FlowRefused, RunEnded
 from backchannel.core.keys import SessionKey, row_channel
 from backchannel.core.policy.limits import ExchangeLimitSettings, Wait
 from backchannel.core.runs import Run
@@ -58,22 +58,24 @@ def record_wait(tx: Tx, call_id: str) -> None:
     )
 
 
-def look(tx: Tx, exchange_id: str) -> Opened:
+def look(tx: Tx, exchange_id: str) -> ExchangeOpened:
     """Load an exchange with its primary run, its receipt and its wait."""
     body, delivery_id = required(tx.one("SELECT body, delivery_id FROM exchanges WHERE id = ?", exchange_id))
     exchange = read_exchange(body)
     (state,) = required(tx.one("SELECT state FROM deliveries WHERE id = ?", delivery_id))
     wait = tx.one("SELECT until_at FROM waits WHERE call_id = ?", exchange.call_id) if exchange.call_id else None
-    return Opened(exchange, runs.need(tx, exchange.primary_run), delivery_id, state, None if wait is None else wait[0])
+    return ExchangeOpened(
+        exchange, runs.need(tx, exchange.primary_run), delivery_id, state, None if wait is None else wait[0]
+    )
 
 
-def sent_by(tx: Tx, call_id: str) -> Opened | None:
+def sent_by(tx: Tx, call_id: str) -> ExchangeOpened | None:
     """Load the exchange that a tool call has opened, if it has."""
     row = tx.one("SELECT id FROM exchanges WHERE call_id = ?", call_id)
     return None if row is None else look(tx, row[0])
 
 
-def repeat(tx: Tx, call_id: str) -> Opened | None:
+def repeat(tx: Tx, call_id: str) -> ExchangeOpened | None:
     """Resume a call that was made before a crash: what it has sent stays sent, and it keeps waiting if it did."""
     opened = sent_by(tx, call_id)
     if opened is not None:
@@ -149,14 +151,14 @@ def run_retried(tx: Tx, event: RunRetried) -> None:
     """Take an exchange up again whose failed run a person retries."""
     run = event.run
     if run.exchange_id is not None:
-        flows.advance(tx, KIND, run.exchange_id, Retried(run_id=run.id))
+        flows.advance(tx, KIND, run.exchange_id, StepRetried(run_id=run.id))
 
 
 def announce_again(tx: Tx, delivery: Delivery) -> bool:
     """Ask for an announce once more whose run failed; False when the receipt has its text, or is not one of these."""
     if delivery.exchange_id is None or delivery.text is not None or delivery.state is not DeliveryState.FAILED:
         return False
-    flows.advance(tx, KIND, delivery.exchange_id, Retried())
+    flows.advance(tx, KIND, delivery.exchange_id, StepRetried())
     return True
 
 
@@ -167,7 +169,7 @@ def retry_delivery(tx: Tx, delivery_id: str) -> Receipt:
     return deliveries.retry(tx, delivery_id)
 
 
-def expire_wait(tx: Tx, exchange_id: str) -> Opened:
+def expire_wait(tx: Tx, exchange_id: str) -> ExchangeOpened:
     """End a wait whose time ran out, unless the run has ended by now: then its outcome counts."""
     opened = look(tx, exchange_id)
     if opened.run.is_finished:
@@ -236,7 +238,7 @@ KIND = flows.FlowKind(
 # A send is accepted: who asks whom, whether they may, and all that it starts, in one unit.
 
 
-def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Opened | Refused:
+def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> ExchangeOpened | FlowRefused:
     """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
     call = ask.call
     if flows.repeat(tx, KIND, call) is not None:
@@ -260,7 +262,7 @@ def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Open
         reply_to=None if calling_run is None or calling_run.reply_to is None else read_address(calling_run.reply_to),
     )
     opened = open_exchange(request, _waits(tx), limits, show)
-    if isinstance(opened, Refused):
+    if isinstance(opened, FlowRefused):
         return opened
     # Made only now: a send that is refused leaves nothing behind.
     tell_shadowed(tx, str(ask.target), check(sessions.ensure(tx, ask.target)))

@@ -31,7 +31,7 @@ _ENDED_BY = {
 """Which of a session's runs a change ends besides the active one; people's messages stay, but for a deletion."""
 
 
-class Rest(msgspec.Struct, frozen=True, array_like=True):
+class InterruptionRest(msgspec.Struct, frozen=True, array_like=True):
     """What is left of an interruption: all that the session had at this time, past this exchange."""
 
     key: str
@@ -42,13 +42,13 @@ class Rest(msgspec.Struct, frozen=True, array_like=True):
     after: str = ""
 
 
-_STORED: StoredForm[Rest] = StoredForm(Rest)
+_STORED: StoredForm[InterruptionRest] = StoredForm(InterruptionRest)
 
 
 def begin(tx: Tx, session: Session, change: Change) -> None:
     """End what a change of its session ends; exchanges are shortened before their runs are stopped."""
     (last_run,) = required(tx.one("SELECT coalesce(max(position), 0) FROM runs"))
-    rest = Rest(session.key, change, tx.now, int(last_run), session.running_run)
+    rest = InterruptionRest(session.key, change, tx.now, int(last_run), session.running_run)
     if session.running_run is not None:
         _end_run(tx, rest, session.running_run)
     _do_part(tx, rest)
@@ -73,7 +73,7 @@ def count_runs(tx: Tx, session: Session, change: Change) -> int:
     return int(active) + int(others)
 
 
-def _do_part(tx: Tx, rest: Rest, stored: str | None = None) -> None:
+def _do_part(tx: Tx, rest: InterruptionRest, stored: str | None = None) -> None:
     shortened = exchanges.open_of(tx, rest.key, until=rest.at, after=rest.after, limit=PART)
     for exchange_id in shortened:
         _shorten(tx, rest, exchange_id)
@@ -87,7 +87,7 @@ def _do_part(tx: Tx, rest: Rest, stored: str | None = None) -> None:
         sessions.archive_when_idle(tx, sessions.required_session(tx, rest.key))
 
 
-def _next_runs(tx: Tx, rest: Rest, limit: int) -> list[str]:
+def _next_runs(tx: Tx, rest: InterruptionRest, limit: int) -> list[str]:
     rows = tx.all(
         f"SELECT id FROM runs WHERE session_key = ? AND {LIVE} AND position <= ? AND abort_requested = 0 "
         f"AND {_ENDED_BY[rest.change]} ORDER BY position LIMIT ?",
@@ -98,12 +98,12 @@ def _next_runs(tx: Tx, rest: Rest, limit: int) -> list[str]:
     return [run_id for (run_id,) in rows]
 
 
-def _end_run(tx: Tx, rest: Rest, run_id: str) -> None:
+def _end_run(tx: Tx, rest: InterruptionRest, run_id: str) -> None:
     run = runs.need(tx, run_id)
     if run.exchange_id is not None:
         _shorten(tx, rest, run.exchange_id)
     runs.request_abort(tx, rest.key, run_id)
 
 
-def _shorten(tx: Tx, rest: Rest, exchange_id: str) -> None:
+def _shorten(tx: Tx, rest: InterruptionRest, exchange_id: str) -> None:
     exchanges.session_interrupted(tx, exchange_id, SessionKey.stored(rest.key), rest.change, rest.active_run)

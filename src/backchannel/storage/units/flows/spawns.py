@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from backchannel.core.flows import spawn as flow
 from backchannel.core.flows.exchange import is_deliverable
-from backchannel.core.flows.flow import Refused, Settle
+from backchannel.core.flows.flow import FlowRefused, Settle
 from backchannel.core.flows.spawn_texts import stopped_text
 from backchannel.core.flows.spawn_values import (
     Action,
-    Cancelled,
+    ChildCancelled,
     ChildRunEnded,
     Event,
     Findings,
@@ -54,7 +54,7 @@ def repeat(tx: Tx, call: FlowCall) -> Spawn | None:
     return flows.repeat(tx, KIND, call)
 
 
-def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | Refused:
+def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | FlowRefused:
     """Accept a spawn with its session, its run and its receipt; the same call again finds the first.
 
     Raises:
@@ -70,7 +70,7 @@ def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | Refused:
     origin = chains.lineage(tx, ask.call.calling_run, show)
     decision = may_go_on(origin, str(ask.child), limits)
     if not decision.allowed:
-        return Refused(decision)
+        return FlowRefused(decision)
     run_id = runs.free_id(tx, ask.call.run_id)
     chain, path = go_on(origin, str(ask.child), run_id)
     requester = _requester(tx, ask.requester)
@@ -97,15 +97,15 @@ def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | Refused:
     return spawn
 
 
-def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> Refused | None:
+def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> FlowRefused | None:
     """Return why it is refused, by the rows as they are now."""
     if calling_run is not None and (calling_run.abort_requested or calling_run.is_finished):
-        return Refused(flow.being_stopped())
+        return FlowRefused(flow.being_stopped())
     (count,) = required(
         tx.one("SELECT count(*) FROM spawns WHERE requester_key = ? AND state <> 'done'", str(ask.requester))
     )
     decision = flow.has_room(int(count), ask.max_children)
-    return None if decision.allowed else Refused(decision)
+    return None if decision.allowed else FlowRefused(decision)
 
 
 def _requester(tx: Tx, key: SessionKey) -> Session:
@@ -207,7 +207,7 @@ def cancel_children(tx: Tx, key: str, reason: str) -> list[Run]:
     at_work = _at_work(tx, key)
     barriers.stop(tx, key)
     for spawn in children:
-        flows.advance(tx, KIND, spawn.id, Cancelled(reason=reason, at=tx.now))
+        flows.advance(tx, KIND, spawn.id, ChildCancelled(reason=reason, at=tx.now))
     for run in at_work:
         runs.request_abort(tx, run.session_key, run.id)
     if children and reason == STOPPED:
