@@ -10,7 +10,7 @@ import msgspec
 
 from backchannel.core.commands.control_words import ANNOUNCE_SKIP
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
-from backchannel.core.flows.exchange_texts import ANNOUNCE_LINE
+from backchannel.core.flows.exchange_texts import EXCHANGE_ANNOUNCE_LINE
 from backchannel.core.messages import Role, TextBlock, ToolCallBlock, Usage
 
 REPLY = "All quiet: the three ships that were due have come in, and nobody has asked for the pilot since noon."
@@ -42,7 +42,7 @@ class AskingModel(TimedModel):
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         last = request.messages[-1]
         text = last.text if last.role is Role.USER else ""
-        asks, announces = text.startswith(_ASK), ANNOUNCE_LINE in text
+        asks, announces = text.startswith(_ASK), EXCHANGE_ANNOUNCE_LINE in text
         if not asks and not announces:
             async for event in super().stream(request):
                 yield event

@@ -214,7 +214,7 @@ async def test_what_a_dead_server_says_of_its_secrets_is_told_nobody(
 async def test_a_server_that_hangs_at_its_start_holds_a_run_up_once_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(keeping, "_PATIENCE_S", 0.3)
     async with calling(tmp_path, {"far": server({"start": "hang"}), "near": server()}) as at:
         async with asyncio.timeout(20):
             assert not any(name.startswith("far") for name in await at.names())
@@ -228,10 +228,10 @@ async def test_a_server_that_hangs_at_its_start_holds_a_run_up_once_and_no_longe
 async def test_known_tools_of_a_server_that_is_down_say_why_and_when_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr(keeping, "_FIRST_PAUSE_S", 30.0)
     async with calling(tmp_path, {"far": server()}) as at:
         await at.call("far__crash")
-        monkeypatch.setattr(keeping, "PATIENCE_S", 0.3)
+        monkeypatch.setattr(keeping, "_PATIENCE_S", 0.3)
         assert "far__echo" in await at.names()
         told = await at.call("far__echo", text="hello")
 
@@ -243,10 +243,10 @@ async def test_known_tools_of_a_server_that_is_down_say_why_and_when_it_is_tried
 async def test_a_call_of_a_tool_whose_server_is_not_up_yet_says_what_that_is_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr(keeping, "_FIRST_PAUSE_S", 30.0)
     servers = {"far": server({"start": "fail"}), "slow": server({"start": "hang"}), "near": server()}
     async with calling(tmp_path, servers, ["far__*", "slow__echo", "group:mcp:near"]) as at:
-        monkeypatch.setattr(keeping, "PATIENCE_S", 0.3)
+        monkeypatch.setattr(keeping, "_PATIENCE_S", 0.3)
         hung = await at.call("slow__echo")
         mcp = at.gateway.mcp_servers
         assert mcp is not None
@@ -254,7 +254,7 @@ async def test_a_call_of_a_tool_whose_server_is_not_up_yet_says_what_that_is_at(
         down = await at.call("far__list_directory")
         none = await at.call("near__nothing")
         never = await at.call("nowhere__echo")
-        monkeypatch.setattr(keeping, "PATIENCE_S", 300.0)
+        monkeypatch.setattr(keeping, "_PATIENCE_S", 300.0)
         starting = at.gateway.toolset.refusal(MAIN, "slow__echo", [])
 
     assert down.text.startswith(

@@ -12,7 +12,7 @@ import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE
+from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
 from tests.channels.desk import Desk, desk
@@ -33,7 +33,7 @@ class Family:
 
     def reply(self, request: ModelRequest) -> Scripted:
         last = request.messages[-1].text
-        if ANNOUNCE_LINE in last:
+        if SPAWN_ANNOUNCE_LINE in last:
             return "it is done"
         if "You are a sub-agent" in request.system:
             if request.messages[-1].role is not Role.TOOL_RESULT:

@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backchannel.core.policy.inbound import Admission, Arrival, RoutingRules, check, parse_event, route
-from backchannel.core.policy.pairing import APPROVED_TEXT, CODE_LENGTH, LIFE_MS, MOST_PENDING, PairingState
+from backchannel.core.policy.pairing import APPROVED_TEXT, CODE_LENGTH, MOST_PENDING, PAIRING_LIFE_MS, PairingState
 from backchannel.storage.units.pairing import begin
 from tests.channels.desk import Desk, desk
 from tests.support.databases import open_database, with_database
@@ -109,7 +109,7 @@ async def test_one_code_an_hour_is_sent_and_an_old_one_is_void(tmp_path: Path) -
         first = await here.code()
         for _ in range(5):
             assert await here.says("please", **EVE) == "ignore"
-        clock.move_on(LIFE_MS / 1000)
+        clock.move_on(PAIRING_LIFE_MS / 1000)
         assert "nobody waits with this code" in await here.asks(f"/pairing approve {first}", **OLGA)
         without = "/pairing approve needs more: <code> (write /pairing list|approve <code>|deny <code>)"
         assert await here.asks("/pairing Approve", **OLGA) == without
@@ -126,7 +126,7 @@ async def test_who_is_denied_hears_nothing_more_until_they_are_removed(tmp_path:
         code = await here.code()
         assert await here.asks(f"/pairing deny {code}", **OLGA) == "Eve (desk eve) is ignored from now on."
         assert "was denied already" in await here.asks(f"/pairing approve {code}", **OLGA)
-        clock.move_on(2 * LIFE_MS / 1000)
+        clock.move_on(2 * PAIRING_LIFE_MS / 1000)
         assert await here.says("why?", **EVE) == "ignore"
         await here.gateway.store.remove_pairing("desk", "eve")
         assert await here.code() != code

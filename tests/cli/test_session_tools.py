@@ -164,7 +164,7 @@ def test_a_list_longer_than_a_page_is_read_page_by_page(running: Program, monkey
     from backchannel.cli.commands import sessions
     from backchannel.cli.options import Options
 
-    monkeypatch.setattr(sessions, "PAGE", 2)
+    monkeypatch.setattr(sessions, "_PAGE", 2)
     with connected(Options(running.state)) as client:
         listed = sessions.SessionsView(50, {}).list(client)
 

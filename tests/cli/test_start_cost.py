@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from backchannel.cli.main import COMMANDS, app
+from backchannel.cli.main import CLI_COMMANDS, app
 
 from .program import PROGRAM, Program
 
@@ -41,7 +41,7 @@ finally:
 
 
 def _commands_imported_by(*words: str, **env: str) -> set[str]:
-    modules = {listed.place.split(".")[0] for listed in COMMANDS.values()}
+    modules = {listed.place.split(".")[0] for listed in CLI_COMMANDS.values()}
     return {name.removeprefix("backchannel.cli.commands.") for name in _imported_by(*words, **env)} & modules
 
 
@@ -98,9 +98,9 @@ def test_a_number_that_will_not_do_is_refused_with_what_would(line: str, said: s
     assert said in done.stderr.decode()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", CLI_COMMANDS)
 def test_help_lists_a_command_with_what_it_says_of_itself(name: str) -> None:
-    listed, command = COMMANDS[name], get_command(app).commands[name]  # type: ignore[attr-defined]
+    listed, command = CLI_COMMANDS[name], get_command(app).commands[name]  # type: ignore[attr-defined]
 
     for room in (20, 45, 80, 200):
         assert listed.get_short_help_str(room) == command.get_short_help_str(room)
@@ -171,8 +171,8 @@ def test_completion_goes_through_a_group_to_its_commands(program: Program) -> No
         assert done.stderr == ""
         return [given.split("\t")[0] for given in done.stdout.splitlines()]
 
-    assert completed("") == list(COMMANDS)
+    assert completed("") == list(CLI_COMMANDS)
     assert completed("se") == ["send", "sessions"]
     assert "list" in completed("sessions ")
     assert "--follow" in completed("history --fo")
-    assert completed("ls ") == list(COMMANDS)  # there is no such command, which is told when it is run
+    assert completed("ls ") == list(CLI_COMMANDS)  # there is no such command, which is told when it is run

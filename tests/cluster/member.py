@@ -25,7 +25,7 @@ from backchannel.config.load import config_from
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.delivery.channels import Channel, ChannelSettings, OutboundPart, Sent
 from backchannel.core.delivery.delivery import Post
-from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE
+from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE
 from backchannel.core.messages import Role
 from backchannel.core.sessions import Address
 from backchannel.errors import Unavailable
@@ -49,7 +49,7 @@ async def reply(request: ModelRequest) -> Scripted:
     await asyncio.sleep(PACE_S)
     last = request.messages[-1]
     if "You are a sub-agent" in request.system:
-        return "the hole is dug" if ANNOUNCE_LINE in last.text else "dug"
+        return "the hole is dug" if SPAWN_ANNOUNCE_LINE in last.text else "dug"
     if last.role is Role.TOOL_RESULT:
         return "I see."
     if "[Agent-to-agent" in last.text:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be found by looking again."""
-    monkeypatch.setattr(echoing, "POLL_S", 600.0)
+    monkeypatch.setattr(echoing, "_POLL_S", 600.0)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ async def test_a_reply_is_seen_to_grow_on_another_gateway_each_piece_of_it_once(
 async def test_words_between_gateways_are_enough_for_a_reply_that_begins_late(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(echoing, "POLL_S", 60.0)
+    monkeypatch.setattr(echoing, "_POLL_S", 60.0)
     monkeypatch.setattr(growing, "ASKED_AGAIN_S", 60.0)
     model = Typist()
     async with watched(tmp_path, url, model) as (one, client):

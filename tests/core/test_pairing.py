@@ -9,8 +9,8 @@ from backchannel.core.delivery.channels import ChannelSettings, InboundEvent
 from backchannel.core.keys import ChatType
 from backchannel.core.policy.inbound import Admission, Verdict, admit, is_pairing_asked, standing_of
 from backchannel.core.policy.pairing import (
-    LIFE_MS,
     MOST_PENDING,
+    PAIRING_LIFE_MS,
     PairingRecord,
     PairingState,
     SenderKnown,
@@ -65,15 +65,17 @@ def meet(
 def test_a_stranger_in_a_direct_chat_is_sent_a_code() -> None:
     admission = meet(known())
     assert admission.verdict is Verdict.PAIR and admission.rule == "channels.desk.pairing"
-    assert meet(known(pairing(at=NOW - LIFE_MS))).verdict is Verdict.PAIR  # the code before is void
-    assert meet(known(pairing(at=NOW + LIFE_MS))).verdict is Verdict.PAIR  # a clock that was far ahead has written it
+    assert meet(known(pairing(at=NOW - PAIRING_LIFE_MS))).verdict is Verdict.PAIR  # the code before is void
+    assert (
+        meet(known(pairing(at=NOW + PAIRING_LIFE_MS))).verdict is Verdict.PAIR
+    )  # a clock that was far ahead has written it
 
 
 @pytest.mark.parametrize(
     ("acquaintance", "because"),
     [
         (known(pairing()), "waits for an owner"),
-        (known(pairing(at=NOW - LIFE_MS + 1)), "waits for an owner"),
+        (known(pairing(at=NOW - PAIRING_LIFE_MS + 1)), "waits for an owner"),
         (known(pairing(PairingState.DENIED, at=0)), "pairing remove"),
         (known(pending=MOST_PENDING), "50 strangers wait"),
     ],
@@ -126,8 +128,8 @@ def test_another_code_does_not(written: str) -> None:
 
 
 def test_a_code_counts_for_an_hour() -> None:
-    assert pairing().has_code("ABCD2345", NOW + LIFE_MS - 1)
-    assert not pairing().has_code("ABCD2345", NOW + LIFE_MS)
+    assert pairing().has_code("ABCD2345", NOW + PAIRING_LIFE_MS - 1)
+    assert not pairing().has_code("ABCD2345", NOW + PAIRING_LIFE_MS)
 
 
 def test_what_people_read() -> None:

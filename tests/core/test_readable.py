@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from backchannel.core.commands.control_words import CONTROL_WORDS
 from backchannel.core.flows.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
 from backchannel.core.flows.exchange_values import Exchange, ExchangeState
-from backchannel.core.flows.spawn import SOURCE_TOOL
+from backchannel.core.flows.spawn import SPAWN_TOOL
 from backchannel.core.flows.spawn_texts import WAKE_LINE, announce_prompt, wake_text
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, text_content
 from backchannel.core.readable import text_for_people
@@ -25,7 +25,7 @@ def message(role: Role, *texts: str, provenance: Provenance | None = None) -> Me
     return Message(id="m", role=role, content=content, timestamp=1, provenance=provenance)
 
 
-SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SOURCE_TOOL)
+SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SPAWN_TOOL)
 
 
 @pytest.mark.parametrize("word", [*CONTROL_WORDS, " NO_REPLY\n"])

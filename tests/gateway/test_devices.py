@@ -12,7 +12,7 @@ import httpx
 import pytest
 import structlog
 
-from backchannel.core.secrets.devices import LIFE_MS
+from backchannel.core.secrets.devices import DEVICE_LIFE_MS
 from backchannel.errors import StorageFull, Unauthorized
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import TokenHolder
@@ -189,7 +189,7 @@ async def test_it_is_listed_with_its_device_and_ends_alone_with_its_connections(
     assert (await client.ask("ids.resolve", kind="token", id=listed["id"][:6]))["id"] == listed["id"]
     told = listed["device"]
     assert (told["id"], told["madeFrom"], told["client"]) == (device.id, "operator", "openclaw-control-ui")
-    assert told["origin"].startswith("http://127.0.0.1:") and told["endsAt"] == told["lastUsedAt"] + LIFE_MS
+    assert told["origin"].startswith("http://127.0.0.1:") and told["endsAt"] == told["lastUsedAt"] + DEVICE_LIFE_MS
     async with page(world.url, device, token, by_device=True) as logged_in:
         await client.ask("tokens.revoke", id=listed["id"])
         assert await logged_in.closed() == 1008
@@ -280,9 +280,9 @@ async def test_it_ends_when_it_was_not_used_for_a_month(tmp_path: Path, anyio_ba
     async with gateway(state) as url:
         token = await device_token(url, device)
     for ahead in (0.9, 1.8, 2.7):
-        async with gateway(state, ahead_ms=ahead * LIFE_MS) as url:
+        async with gateway(state, ahead_ms=ahead * DEVICE_LIFE_MS) as url:
             assert (await auth(url, device, token, by_device=True))["scopes"] == ALL
-    async with gateway(state, ahead_ms=3.8 * LIFE_MS) as url:
+    async with gateway(state, ahead_ms=3.8 * DEVICE_LIFE_MS) as url:
         await refusal(url, device, token)
         await device_token(url, Device())
         async with opened(url) as client:

@@ -254,7 +254,7 @@ async def test_what_is_merely_wrong_keeps_nobody_from_sending_messages(make_worl
 async def test_a_gateway_whose_database_does_not_answer_is_not_ready(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probing, "PROBE_LIMIT_S", 0.2)
+    monkeypatch.setattr(probing, "_PROBE_LIMIT_S", 0.2)
     async with make_world() as world, httpx.AsyncClient(base_url=world.at.url, trust_env=False, timeout=20) as http:
         with closing(sqlite3.connect(world.gateway.store.database.name, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")

@@ -13,13 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from backchannel.errors import NotFound
-from backchannel.gateway.page import FOLDER, PageDoor
+from backchannel.gateway.page import PAGE_FOLDER, PageDoor
 
 from .conftest import World
 
 pytestmark = pytest.mark.anyio
 
-FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file() and path.suffix in (".html", ".js", ".css", ".svg"))
+FILES = sorted(
+    path for path in PAGE_FOLDER.rglob("*") if path.is_file() and path.suffix in (".html", ".js", ".css", ".svg")
+)
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ async def test_the_page_is_served_without_a_token_and_says_what_it_may_load(http
 
     assert answer.status_code == 200
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert answer.content == (FOLDER / "index.html").read_bytes()
+    assert answer.content == (PAGE_FOLDER / "index.html").read_bytes()
     policy = answer.headers["Content-Security-Policy"].split("; ")
     assert {"default-src 'none'", "script-src 'self'", "require-trusted-types-for 'script'"} <= set(policy)
     assert "unsafe" not in answer.headers["Content-Security-Policy"]
@@ -47,7 +49,7 @@ async def test_the_page_is_served_without_a_token_and_says_what_it_may_load(http
 async def test_every_file_of_the_page_is_served_as_what_it_is(http: httpx.AsyncClient) -> None:
     kinds = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
     for path in FILES:
-        answer = await http.get(f"/page/{path.relative_to(FOLDER).as_posix()}")
+        answer = await http.get(f"/page/{path.relative_to(PAGE_FOLDER).as_posix()}")
         assert answer.status_code == 200 and answer.content == path.read_bytes()
         assert answer.headers["Content-Type"].split(";")[0] == kinds[path.suffix]
         assert answer.headers["Content-Security-Policy"]

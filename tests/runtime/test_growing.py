@@ -9,7 +9,7 @@ import msgspec
 
 from backchannel.core.runs import Run
 from backchannel.runtime.events import ModelRetried, Progress, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
-from backchannel.runtime.growing import MOST_CALLS, Growth, news
+from backchannel.runtime.growing import MOST_GROWING_CALLS, Growth, news
 
 BLANK: dict[str, Any] = dict.fromkeys(Run.__struct_fields__)
 FIRST = Run(**BLANK | {"id": "r", "step": 0})
@@ -80,5 +80,5 @@ def test_whoever_comes_midway_hears_of_calls_that_are_under_way() -> None:
 
 
 def test_of_many_calls_the_last_are_kept() -> None:
-    calls = [ToolStarted(SECOND, str(n), "look", {}) for n in range(MOST_CALLS + 5)]
-    assert [call.id for call in grown(*calls).calls] == [str(n) for n in range(5, MOST_CALLS + 5)]
+    calls = [ToolStarted(SECOND, str(n), "look", {}) for n in range(MOST_GROWING_CALLS + 5)]
+    assert [call.id for call in grown(*calls).calls] == [str(n) for n in range(5, MOST_GROWING_CALLS + 5)]

@@ -12,7 +12,7 @@ import pytest
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.delivery.channels import InboundEvent
-from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
+from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE, WAKE_LINE
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Role
 from backchannel.gateway.app import Gateway
@@ -60,7 +60,7 @@ class ToolUsingChild:
 
     def reply(self, request: ModelRequest) -> Scripted:
         last = request.messages[-1]
-        if ANNOUNCE_LINE in last.text:
+        if SPAWN_ANNOUNCE_LINE in last.text:
             return "the answer is 42"
         if last.text.endswith("start one"):
             return [call("sessions_spawn", task="look it up", label="seeker", cleanup="delete")]
@@ -108,7 +108,7 @@ class BarrierOfThree(ToolUsingChild):
 
     def reply(self, request: ModelRequest) -> Scripted:
         last = request.messages[-1]
-        if ANNOUNCE_LINE in last.text:
+        if SPAWN_ANNOUNCE_LINE in last.text:
             return f"painted {next(name for name in CHILDREN if name in last.text)}"
         if last.text.endswith("start one"):
             return [call("sessions_spawn", task=f"paint it {name}") for name in CHILDREN]

@@ -16,7 +16,7 @@ from backchannel.core.delivery.received import MAX_IMAGE_BYTES
 from backchannel.core.messages import ImageBlock, Message, TextBlock, text_content
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.pictures import MOST_BYTES, MOST_SHOWN
+from backchannel.runtime.pictures import MOST_BYTES, MOST_PICTURES_SHOWN
 from backchannel.storage.files.media import MediaFolder
 from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, ended, request, running
 from tests.support.stub_provider import Fault, StubProvider
@@ -135,7 +135,7 @@ async def test_a_picture_that_is_gone_is_a_line_and_no_failed_run(tmp_path: Path
 
 async def test_the_newest_pictures_are_shown_and_there_is_a_line_for_each_of_the_others(tmp_path: Path) -> None:
     model, folder = ScriptedModel(replies=echo), MediaFolder(tmp_path / "media")
-    many = [folder.store(PNG + bytes([n]), "image/png") for n in range(MOST_SHOWN + 3)]
+    many = [folder.store(PNG + bytes([n]), "image/png") for n in range(MOST_PICTURES_SHOWN + 3)]
     large = [folder.store(PNG + bytes([n]) * (MOST_BYTES // 2 - 100), "image/png") for n in range(3)]
     largest = folder.store(PNG + bytes(MAX_IMAGE_BYTES - len(PNG)), "image/png")
     async with running(tmp_path, model) as gateway:
@@ -143,7 +143,7 @@ async def test_the_newest_pictures_are_shown_and_there_is_a_line_for_each_of_the
         await ask(gateway, "and these", *large)
         await ask(gateway, "and this", *large, largest)
     first, second, third = model.requests
-    assert images_in(first) == [PNG + bytes([n]) for n in range(3, MOST_SHOWN + 3)]
+    assert images_in(first) == [PNG + bytes([n]) for n in range(3, MOST_PICTURES_SHOWN + 3)]
     assert [len(image) for image in images_in(second)] == [MOST_BYTES // 2 - 100 + len(PNG)] * 2
     assert "\n".join(lines_in(second.messages[-1])).count("which is not shown again") == 1
     assert [len(image) for image in images_in(third)] == [MAX_IMAGE_BYTES]

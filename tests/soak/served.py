@@ -24,7 +24,7 @@ from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.config.load import config_from
 from backchannel.core.commands.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.contracts import Clock, ModelFailed, ModelRequest
-from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE
+from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE
 from backchannel.core.messages import Role, ToolCallBlock
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
@@ -161,7 +161,7 @@ class Script:
 
     def _work(self, name: str, asked: str) -> Scripted:
         """What a sub-agent says."""
-        if ANNOUNCE_LINE in asked:
+        if SPAWN_ANNOUNCE_LINE in asked:
             return "\n".join(news(name)) or ANNOUNCE_SKIP
         return ModelFailed(MODEL_FAILS, retryable=False) if drawn(name, "fails") < 0.03 else f"reply {name}"
 

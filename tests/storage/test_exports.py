@@ -9,7 +9,7 @@ from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.records import ExportPlace, Passage
 from backchannel.core.sessions import SessionPatch
 from backchannel.storage.store import Store
-from backchannel.storage.views.exports import MOST_LINES
+from backchannel.storage.views.exports import EXPORT_LINES
 from tests.storage.support import CRON, MAIN, Host, converse, note, transcript
 
 pytestmark = pytest.mark.anyio
@@ -89,9 +89,9 @@ async def test_what_comes_after_the_end_that_was_asked_for_is_not_read(store: St
 
 
 async def test_a_page_has_a_limited_number_of_messages(store: Store) -> None:
-    session_id = await _add(store, *("x" for _ in range(MOST_LINES)))
-    lines, passages = await _read_all(store, session_id, 10**6, until=MOST_LINES + 2)
-    assert (len(lines), [len(passage.lines) for passage in passages]) == (MOST_LINES + 2, [MOST_LINES, 2])
+    session_id = await _add(store, *("x" for _ in range(EXPORT_LINES)))
+    lines, passages = await _read_all(store, session_id, 10**6, until=EXPORT_LINES + 2)
+    assert (len(lines), [len(passage.lines) for passage in passages]) == (EXPORT_LINES + 2, [EXPORT_LINES, 2])
 
 
 @pytest.mark.parametrize("place", [ExportPlace(50), ExportPlace(0, 10**9), ExportPlace(2**53, 2**53)])

@@ -7,7 +7,7 @@ import pytest
 from backchannel.core.facts import SessionChanged
 from backchannel.core.runs import Outcome
 from backchannel.storage.store import Store
-from backchannel.storage.units.inbox import PART
+from backchannel.storage.units.inbox import NOTES_PART
 from tests.storage.support import (
     ABORTED,
     CRON,
@@ -155,7 +155,7 @@ async def carry_out_all(store: Store) -> int:
 
 async def test_very_many_notes_enter_part_by_part_before_the_next_run_starts(store: Store) -> None:
     started = await begin(store, "working")
-    for n in range(3 * PART):
+    for n in range(3 * NOTES_PART):
         await store.add_note(MAIN, note(f"note {n}"))
     await accept(store, "next")
     await answer(store, started)
@@ -165,12 +165,12 @@ async def test_very_many_notes_enter_part_by_part_before_the_next_run_starts(sto
     assert await carry_out_all(store) == 3
     assert (await store.start_next(str(MAIN))) is not None
     said = await texts(store)
-    assert said[2:] == [*(f"note {n}" for n in range(3 * PART)), "the newest", "next"]
+    assert said[2:] == [*(f"note {n}" for n in range(3 * NOTES_PART)), "the newest", "next"]
 
 
 async def test_a_session_that_is_deleted_while_its_notes_enter_is_archived_after_the_last(host: Host) -> None:
     started = await begin(host.store, "working", CRON)
-    for n in range(3 * PART):
+    for n in range(3 * NOTES_PART):
         await host.store.add_note(CRON, note(f"note {n}"))
     await host.store.delete_session(CRON)
     await host.store.finish_run(started.fence, ABORTED, reply=None, at_step=0, ran_ms=1)

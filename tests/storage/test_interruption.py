@@ -11,7 +11,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunState
 from backchannel.errors import Unavailable
 from backchannel.storage.store import Store
-from backchannel.storage.units.flows.interruption import PART, TIMER
+from backchannel.storage.units.flows.interruption import INTERRUPTION_PART, INTERRUPTION_TIMER
 from tests.storage.support import CRON, Host, accept, begin
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 async def carry_out_all(store: Store, limit: int = 1000) -> int:
     """Do what is due until nothing is; returns how many commits that took."""
     for count in range(limit):
-        due = [timer for timer in (await store.due(10)).timers if timer.kind == TIMER]
+        due = [timer for timer in (await store.due(10)).timers if timer.kind == INTERRUPTION_TIMER]
         if not due:
             return count
         await store.carry_out_timer(due[0])
@@ -30,11 +30,11 @@ async def carry_out_all(store: Store, limit: int = 1000) -> int:
 async def test_deleting_a_session_with_many_queued_runs_goes_part_by_part(host: Host) -> None:
     store = host.store
     await begin(store, "working", CRON)
-    queued = [(await accept(store, str(n), CRON)).run.id for n in range(3 * PART)]
+    queued = [(await accept(store, str(n), CRON)).run.id for n in range(3 * INTERRUPTION_PART)]
     await store.delete_session(CRON)
     session = await store.session(str(CRON))
     assert session is not None and session.deleting
-    assert 3 * PART - session.queued <= PART
+    assert 3 * INTERRUPTION_PART - session.queued <= INTERRUPTION_PART
     with pytest.raises(Unavailable, match="is being deleted"):
         await accept(store, "too late", CRON)
     assert await carry_out_all(store) >= 2
@@ -45,11 +45,11 @@ async def test_deleting_a_session_with_many_queued_runs_goes_part_by_part(host: 
 async def test_stopping_a_session_with_many_turns_goes_part_by_part_and_leaves_what_people_wrote(host: Host) -> None:
     store = host.store
     await begin(store, "working", CRON)
-    turns = [(await accept(store, str(n), CRON, kind=RunKind.TURN)).run.id for n in range(3 * PART)]
+    turns = [(await accept(store, str(n), CRON, kind=RunKind.TURN)).run.id for n in range(3 * INTERRUPTION_PART)]
     written = (await accept(store, "from a person", CRON)).run.id
     await store.carry_out(Command(CommandName.STOP), CRON, Rank.OWNER, None)
     ended = await store.runs(limit=999, states=[RunState.ABORTED])
-    assert 0 < len(ended) <= PART + 1
+    assert 0 < len(ended) <= INTERRUPTION_PART + 1
     assert await carry_out_all(store) >= 2
     states = {(await store.run(run_id)).state for run_id in turns}  # type: ignore[union-attr]  # they are there
     assert states == {RunState.ABORTED}
@@ -59,14 +59,14 @@ async def test_stopping_a_session_with_many_turns_goes_part_by_part_and_leaves_w
 
 async def test_no_queued_run_of_a_session_that_is_being_deleted_starts(host: Host) -> None:
     store = host.store
-    for n in range(3 * PART):
+    for n in range(3 * INTERRUPTION_PART):
         await accept(store, str(n), CRON)
     await store.delete_session(CRON)
     assert await store.start_next(str(CRON)) is None
 
 
 async def test_a_crash_in_between_leaves_the_rest_to_the_next_start(host: Host) -> None:
-    for n in range(3 * PART):
+    for n in range(3 * INTERRUPTION_PART):
         await accept(host.store, str(n), CRON)
     await host.store.delete_session(CRON)
     store = await host.restart()

@@ -247,7 +247,7 @@ async def test_when_one_lane_dies_no_other_commits_or_answers_anything(host: Hos
 async def test_more_changes_than_may_wait_are_refused_until_some_are_done(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backchannel.storage.postgres.driver.MOST_WAITING", 5)
+    monkeypatch.setattr("backchannel.storage.postgres.driver._MOST_WAITING", 5)
     driver, (one, two, *_) = host.store.driver, keys_of_lanes()
     held = Held("held")
     waiting = [driver.write_within(one, held)]

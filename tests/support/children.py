@@ -17,8 +17,8 @@ from typing import Any
 from backchannel.agents.scripted import Reply, call
 from backchannel.core.commands.commands import Command, CommandName, Rank
 from backchannel.core.contracts import Clock, ModelRequest, Price
-from backchannel.core.flows.spawn import SOURCE_TOOL
-from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE, WAKE_LINE
+from backchannel.core.flows.spawn import SPAWN_TOOL
+from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE, WAKE_LINE
 from backchannel.core.flows.spawn_values import Spawn, read_spawn
 from backchannel.core.messages import Message, Role, ToolCallBlock
 from backchannel.core.runs import Run
@@ -59,7 +59,7 @@ def step_of(request: ModelRequest) -> str:
     if last.role is Role.TOOL_RESULT:
         return "child result" if is_child else "result"
     if is_child:
-        return "announce" if ANNOUNCE_LINE in last.text else "task"
+        return "announce" if SPAWN_ANNOUNCE_LINE in last.text else "task"
     return "wake" if WAKE_LINE in last.text else "person"
 
 
@@ -140,7 +140,7 @@ class Family(Talk):
     async def told(self, key: str = MAIN) -> list[Message]:
         """List what the flows of sub-agents have said in a transcript."""
         said = await self.said_to(key)
-        return [message for message in said if message.provenance and message.provenance.source_tool == SOURCE_TOOL]
+        return [message for message in said if message.provenance and message.provenance.source_tool == SPAWN_TOOL]
 
     async def posts(self, key: str = MAIN) -> list[dict[str, str]]:
         """Read the results that a transcript has, each by its lines."""

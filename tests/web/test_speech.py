@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 from backchannel.core.commands.control_words import CONTROL_WORDS
 from backchannel.core.flows.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
 from backchannel.core.flows.exchange_values import ExchangeState
-from backchannel.core.flows.spawn import SOURCE_TOOL
+from backchannel.core.flows.spawn import SPAWN_TOOL
 from backchannel.core.flows.spawn_texts import announce_prompt, wake_text
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, encode_message
 from backchannel.core.readable import text_for_people
@@ -21,7 +21,7 @@ from tests.core.spawns import spawned
 from .gateways import GatewayProcess
 
 PERSON = Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel="webchat")
-SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SOURCE_TOOL)
+SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SPAWN_TOOL)
 
 
 def message(role: Role, *texts: str, provenance: Provenance | None = None) -> Message:

@@ -27,7 +27,7 @@ PROGRAM, PACKAGE = "bwrap", "bubblewrap"
 SCRATCH = "/tmp"  # noqa: S108 - it is the sandbox's own
 SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders that are links into `/usr` on most systems, and folders of their own on some."""
-SHOWN = (
+_SHOWN = (
     "/etc/alternatives",
     "/etc/ca-certificates",
     "/etc/ld.so.cache",
@@ -49,7 +49,7 @@ SHOWN_WITH_NETWORK = ("/etc/hosts", "/etc/resolv.conf")
 USER = "1000"
 ETC = Path(__file__).parent / "sandbox_etc"
 """Our own `passwd` and `group`, since the system's tell who has accounts here."""
-PROBE_LIMIT_S = 10.0
+_PROBE_LIMIT_S = 10.0
 FILE_BYTES = 1 << 30
 DISK_BYTES = 128 << 20
 """A program is stopped before it takes the last of a disk that the gateway may need."""
@@ -72,7 +72,7 @@ def _failure(program: str) -> str | None:
     rules = SandboxRules(workspace_access="none")
     tried = leashed(wrapped(Program(("/bin/true",), None, {"PATH": USUAL_PATH}), rules, Path("/")))
     try:
-        ran = subprocess.run(tried.argv, env=tried.env, capture_output=True, timeout=PROBE_LIMIT_S, check=False)
+        ran = subprocess.run(tried.argv, env=tried.env, capture_output=True, timeout=_PROBE_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{PACKAGE} does not work here: {error}"
     if ran.returncode == 0:
@@ -84,7 +84,7 @@ def _failure(program: str) -> str | None:
 @functools.cache
 def _can_forbid_namespaces(program: str) -> bool:
     """Whether this version can keep a program from making namespaces of its own."""
-    told = subprocess.run((program, "--help"), capture_output=True, timeout=PROBE_LIMIT_S, check=False)
+    told = subprocess.run((program, "--help"), capture_output=True, timeout=_PROBE_LIMIT_S, check=False)
     return b"--disable-userns" in told.stdout
 
 
@@ -119,7 +119,7 @@ def _filtered(program: Program) -> Program:
 
 def _is_hidden(name: str, value: str) -> bool:
     """Whether a variable names certificates that are not seen inside, where the system's own are better than none."""
-    return name in CERTIFICATES and not any(Path(value).is_relative_to(seen) for seen in ("/usr", INSIDE, *SHOWN))
+    return name in CERTIFICATES and not any(Path(value).is_relative_to(seen) for seen in ("/usr", INSIDE, *_SHOWN))
 
 
 def limits(rules: SandboxRules) -> ProgramLimits:
@@ -165,7 +165,7 @@ def _system(rules: SandboxRules) -> Iterator[str]:
             yield from ("--symlink", str(folder.readlink()), str(folder))
         elif folder.exists():
             yield from ("--ro-bind", str(folder), str(folder))
-    for path in (*SHOWN, *(SHOWN_WITH_NETWORK if rules.network else ())):
+    for path in (*_SHOWN, *(SHOWN_WITH_NETWORK if rules.network else ())):
         yield from ("--ro-bind-try", path, path)
     for name in ("passwd", "group"):
         yield from ("--ro-bind", str(ETC / name), f"/etc/{name}")

@@ -24,7 +24,7 @@ CONTROLLERS = "+memory +pids"
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect")
 TRIED_MEMORY = 64 << 20
 TRY = f'cat "{ROOT}$(sed -n s/^0:://p /proc/self/cgroup)/memory.max"'
-PROBE_LIMIT_S = 10.0
+_PROBE_LIMIT_S = 10.0
 SPARE_TASKS = 8
 """Processes of bubblewrap and the like, which are in the group and not the program's."""
 
@@ -96,7 +96,7 @@ def has_scopes(runtime: str) -> bool:
     words = (*SCOPE, f"--property=MemoryMax={TRIED_MEMORY}", "--", "/bin/sh", "-c", TRY)
     env = {"XDG_RUNTIME_DIR": runtime, "PATH": os.environ.get("PATH", "")}
     try:
-        tried = subprocess.run(words, env=env, capture_output=True, timeout=PROBE_LIMIT_S, check=False)
+        tried = subprocess.run(words, env=env, capture_output=True, timeout=_PROBE_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return tried.stdout.strip() == str(TRIED_MEMORY).encode()

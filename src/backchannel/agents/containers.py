@@ -22,7 +22,7 @@ from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS
 
 CLIENTS = ("docker", "podman")
 FOR_CLIENT = ("PATH", "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST")
-PROBE_LIMIT_S = 10.0
+_PROBE_LIMIT_S = 10.0
 
 
 def client() -> str | None:
@@ -41,7 +41,7 @@ def why_not() -> str | None:
 @functools.cache
 def _failure(name: str) -> str | None:
     try:
-        ran = subprocess.run((name, "info"), capture_output=True, timeout=PROBE_LIMIT_S, check=False)
+        ran = subprocess.run((name, "info"), capture_output=True, timeout=_PROBE_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{name} does not work here: {error}"
     if ran.returncode == 0:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from backchannel.core.commands.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.flows.exchange_texts import ANNOUNCE_LINE as REPLY_ANNOUNCE_LINE
-from backchannel.core.flows.exchange_texts import CONTEXT_LINE, TURN_LINE
-from backchannel.core.flows.spawn import SOURCE_TOOL
-from backchannel.core.flows.spawn_texts import ANNOUNCE_LINE as TASK_ANNOUNCE_LINE
-from backchannel.core.flows.spawn_texts import WAKE_LINE
+from backchannel.core.flows.exchange_texts import CONTEXT_LINE, EXCHANGE_ANNOUNCE_LINE, TURN_LINE
+from backchannel.core.flows.spawn import SPAWN_TOOL
+from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE, WAKE_LINE
 from backchannel.core.headers import SESSION_MESSAGE, SYSTEM_MESSAGE, USER_MESSAGE
 from backchannel.core.messages import Message, Role
 from backchannel.core.text import cut
@@ -125,7 +123,7 @@ def play_part(part: SpokenPart) -> str | None:
         return None
     if part.kind == SESSION_MESSAGE and (turn := _TURN.match(part.text)):
         return FOLLOW_UPS.get(int(turn[1]), REPLY_SKIP)
-    if part.kind == SYSTEM_MESSAGE and part.text.startswith(REPLY_ANNOUNCE_LINE):
+    if part.kind == SYSTEM_MESSAGE and part.text.startswith(EXCHANGE_ANNOUNCE_LINE):
         return _announce_reply(part.text)
     return None
 
@@ -148,7 +146,7 @@ def answer_request(part: SpokenPart) -> str:
 
 HIGHEST = 100_000
 """As far as it counts."""
-MOST_AT_ONCE = 20
+_MOST_AT_ONCE = 20
 """As many sub-agents as a session may have at work, unless `maxChildren` says otherwise."""
 NAMED = r"(?P<agent>(?!quietly\b)[a-z0-9][a-z0-9_-]*)(?::\s+|\s+(?=(?:quietly[:,]?\s+)?count\s))"
 """An agent before a task; a colon separates it from the task's own words, or by what every sub-agent can do."""
@@ -161,7 +159,7 @@ _STATUS = re.compile(r"Status: (\w+)\nResult: (.*?)(?=\n(?:Notes|Stats): |\Z)", 
 
 def is_task(part: SpokenPart) -> bool:
     """Whether this is what a sub-agent was started for."""
-    return part.kind == SESSION_MESSAGE and part.tool == SOURCE_TOOL
+    return part.kind == SESSION_MESSAGE and part.tool == SPAWN_TOOL
 
 
 def do_task(part: SpokenPart) -> str:
@@ -195,10 +193,10 @@ def spawn_arguments(match: re.Match[str]) -> dict[str, str]:
 def refuse_number(match: re.Match[str]) -> str | None:
     """Reply to a number of sub-agents that is none, or more than are allowed."""
     if int(match["times"]) == 0:
-        return f"That would be none. Say how many, from 1 to {MOST_AT_ONCE}: `spawn 3 {short(match['task'])}`"
-    if int(match["times"]) > MOST_AT_ONCE:
+        return f"That would be none. Say how many, from 1 to {_MOST_AT_ONCE}: `spawn 3 {short(match['task'])}`"
+    if int(match["times"]) > _MOST_AT_ONCE:
         limit = "unless `agents.defaults.subagents.maxChildren` says otherwise"
-        return f"A session has at most {MOST_AT_ONCE} sub-agents at work, {limit}; I start no more than that at once."
+        return f"A session has at most {_MOST_AT_ONCE} sub-agents at work, {limit}; I start no more than that at once."
     return None
 
 
@@ -206,7 +204,7 @@ def play_step(part: SpokenPart, request: ModelRequest) -> str | None:
     """Answer an announce step, or the message that wakes a requester; None for anything else."""
     if part.kind != SYSTEM_MESSAGE:
         return None
-    if part.text.startswith(TASK_ANNOUNCE_LINE):
+    if part.text.startswith(SPAWN_ANNOUNCE_LINE):
         return _announce_task(part.text, request)
     return _sum_up(part.text) if part.text.startswith(WAKE_LINE) else None
 

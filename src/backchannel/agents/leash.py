@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 IS_LINUX = sys.platform == "linux"
 GRACE_S = 1.0
 """How long a program may take to end when it is asked to."""
-LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 1.0
 """How often the leash looks whether the gateway lives, where the system has nothing that tells."""
 GIVE_UP_S = 10.0
 """How long the leash tries to kill what is left: what runs as another user, or hangs in the kernel, stays."""
@@ -255,7 +255,7 @@ class _Leash:
         """Sleep until something happens, or it is time to look; gives the signals that came."""
         pauses = [] if limit_s is None else [max(limit_s, 0)]
         if self._gone is None:
-            pauses.append(LOOK_EVERY_S)
+            pauses.append(_LOOK_EVERY_S)
         if self._watch is not None:
             pauses.append(self._watch.pause_s)
         events = self._poll.poll(min(pauses) * 1000 if pauses else None)

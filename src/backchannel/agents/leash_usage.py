@@ -34,8 +34,8 @@ CLOSED_PASSES = 4
 """How often in a row a folder may be found that cannot be looked into: some programs try such for a moment."""
 NO_FILE = (b"/dev/zero", b"/memfd:", b"/SYSV")
 """What shared memory without a file is called among the mappings of a process."""
-COUNTED = (b"RssAnon:", b"VmSwap:", b"VmPTE:")
-SHOWN = 80
+_COUNTED = (b"RssAnon:", b"VmSwap:", b"VmPTE:")
+_SHOWN = 80
 """How much of a folder's name is shown."""
 WHOLE_S = 0.1
 """How long a folder is counted at once, before a program starts and after its end; a larger one is not known then."""
@@ -230,7 +230,7 @@ class FolderCount:
                 pass  # gone
             except OSError as error:
                 if error.errno == errno.ENAMETOOLONG or _is_ours(folder):
-                    self.closed = ascii(folder.removeprefix(f"{self._root}/")[:SHOWN])
+                    self.closed = ascii(folder.removeprefix(f"{self._root}/")[:_SHOWN])
         return True
 
     def _add(self, entry: "os.DirEntry[str]") -> None:
@@ -256,7 +256,7 @@ def _is_ours(folder: str) -> bool:
 def _own_bytes(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
-            return sum(int(line.split()[1]) for line in file if line.startswith(COUNTED)) * KIB
+            return sum(int(line.split()[1]) for line in file if line.startswith(_COUNTED)) * KIB
     except (OSError, ValueError, IndexError):
         return 0  # it has ended
 

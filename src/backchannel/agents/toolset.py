@@ -23,7 +23,7 @@ from backchannel.core.text import ANY, matches, quoted
 from backchannel.errors import InvalidRequest
 
 GROUP = "group:"
-SESSION_TOOLS = f"{GROUP}sessions"
+SESSION_TOOL_GROUP = f"{GROUP}sessions"
 NEVER_FOR_SUBAGENTS = "sessions_spawn"
 
 ToolFunction = Callable[..., Awaitable[Any]]
@@ -142,7 +142,7 @@ class Tools:
     def _denied_to_subagents(self, tools: Mapping[str, Tool]) -> set[str]:
         """Session tools are not for sub-agents, unless given back; spawning never is, and what is denied stays so."""
         given_back = _named(tools, self._for_subagents.allow) - {NEVER_FOR_SUBAGENTS}
-        denied = (_named(tools, (SESSION_TOOLS,)) - given_back) | _named(tools, self._for_subagents.deny)
+        denied = (_named(tools, (SESSION_TOOL_GROUP,)) - given_back) | _named(tools, self._for_subagents.deny)
         return denied | {NEVER_FOR_SUBAGENTS}
 
 
@@ -163,7 +163,7 @@ def _named(tools: Mapping[str, Tool], words: Iterable[str]) -> set[str]:
     for word in words:
         if names_all(word):
             names.update(tools)
-        elif word == SESSION_TOOLS:
+        elif word == SESSION_TOOL_GROUP:
             names.update(name for name, tool in tools.items() if tool.effects is Effects.SESSION)
         elif word.startswith(GROUP):
             names.update(name for name, tool in tools.items() if tool.group == word.removeprefix(GROUP))

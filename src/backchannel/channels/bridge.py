@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import httpx2
 
 SIGNATURE = "X-Backchannel-Signature"
-ANSWER_LIMIT_S = 30.0
+_ANSWER_LIMIT_S = 30.0
 ANSWER_LIMIT_BYTES = 64 * 1024
 _TEXT_LIMIT = 200
 """How much of an answer is kept: of an error's text, and of a message id."""
@@ -88,7 +88,7 @@ class Bridge(Channel):
     settings: BridgeSettings
 
     def __init__(
-        self, name: str, settings: BridgeSettings, clock: Clock, *, answer_limit_s: float = ANSWER_LIMIT_S
+        self, name: str, settings: BridgeSettings, clock: Clock, *, answer_limit_s: float = _ANSWER_LIMIT_S
     ) -> None:
         self.name = name
         self.settings = settings

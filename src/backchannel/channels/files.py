@@ -47,9 +47,9 @@ FETCH_LIMIT_S = 60.0
 """How long one file may take."""
 BUSY_LIMIT_S = 60.0
 """How long a platform may ask in all to be left alone before it gives a file, which holds up its chat."""
-MOST_AT_ONCE = 4
+_MOST_AT_ONCE = 4
 """How many files are in memory at the same time."""
-MOST_TRIES = 3
+_MOST_TRIES = 3
 """How often a message is sent back because a file does not come or cannot be kept, which holds up its chat."""
 _MOST_COUNTED = 1000
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -75,7 +75,7 @@ class ReceivedFiles:
         self._tools = tools
         self._workspace = workspace
         self._clock = clock
-        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._room = asyncio.Semaphore(_MOST_AT_ONCE)
         self._tries: dict[InboundId, int] = {}
         """How often a message was sent back because of its files, for the newest of such messages."""
         self.fetch_limit_s = FETCH_LIMIT_S
@@ -149,7 +149,7 @@ class ReceivedFiles:
     def _may_come_again(self, id: InboundId) -> bool:
         """Count that a message is to come again; if not, none of its files is waited for any more."""
         tries = self._tries.get(id, 0) + 1
-        if tries >= MOST_TRIES:
+        if tries >= _MOST_TRIES:
             return False
         self._tries[id] = tries
         if len(self._tries) > _MOST_COUNTED:

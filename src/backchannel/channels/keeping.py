@@ -20,8 +20,8 @@ from backchannel.core.delivery.channels import (
     IncomingFile,
 )
 
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
 LONGEST_ASKED_S = 3600.0
 """How long a platform may ask for at most that it is left alone."""
 STEADY_AFTER_S = 10.0
@@ -45,7 +45,7 @@ class SupervisedConnection:
 
     async def keep(self, run: Callable[[InboundTaker], Awaitable[None] | None], taker: InboundTaker) -> None:
         """Run it, and start it again when it fails, until it ends by itself or is cancelled."""
-        pause_s, watched = FIRST_PAUSE_S, _Watched(taker, self.recovered)
+        pause_s, watched = _FIRST_PAUSE_S, _Watched(taker, self.recovered)
         while True:
             asked_s = 0.0
             if not self._tells:
@@ -55,18 +55,18 @@ class SupervisedConnection:
                     await running
                 return
             except ChannelUnusable as refused:
-                pause_s = LONGEST_PAUSE_S  # sooner would change nothing, and may count as guessing
+                pause_s = _LONGEST_PAUSE_S  # sooner would change nothing, and may count as guessing
                 self._refused(refused.reason[:_LONGEST_ERROR], refused.remedy)
             except Exception as error:  # noqa: BLE001  # the edge of a channel: it is logged and started again
                 if self.health.is_up:
-                    pause_s = FIRST_PAUSE_S
+                    pause_s = _FIRST_PAUSE_S
                 asked_s = (error.retry_after_s or 0.0) if isinstance(error, ChannelBusy) else 0.0
                 self._failed(error)
             finally:
                 if self._steady is not None:
                     self._steady.cancel()
             await self._clock.sleep(max(pause_s, min(asked_s, LONGEST_ASKED_S)))
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def answered(self) -> None:
         """Take down that the platform is there: what was connecting is up; what failed is, if it holds for a while."""

@@ -23,9 +23,9 @@ from backchannel.cli.questions import Keep, Questions, drop_typed
 from backchannel.core.commands.control_words import is_control_word
 from backchannel.errors import GatewayError
 
-LONGEST_WAIT_MS = 60_000
+_LONGEST_WAIT_MS = 60_000
 """One request to the gateway waits no longer; then it is made again."""
-LOOK_AGAIN_S = 1.0
+_LOOK_AGAIN_S = 1.0
 """How often the receipt is read when no event comes."""
 
 _OPEN = ("pending", "sending")
@@ -212,12 +212,12 @@ def wait_for_run(
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        left_ms = LONGEST_WAIT_MS if deadline is None else int(max(0.0, deadline - time.monotonic()) * 1000)
-        request = client.ask("agent.wait", runId=run_id, timeoutMs=min(left_ms, LONGEST_WAIT_MS))
+        left_ms = _LONGEST_WAIT_MS if deadline is None else int(max(0.0, deadline - time.monotonic()) * 1000)
+        request = client.ask("agent.wait", runId=run_id, timeoutMs=min(left_ms, _LONGEST_WAIT_MS))
         while (waited := client.answer(request, answers.RunWaited)) is None:
             for event in client.events():
                 on_event(event)
-        if waited.ended_at is not None or (deadline is not None and left_ms <= LONGEST_WAIT_MS):
+        if waited.ended_at is not None or (deadline is not None and left_ms <= _LONGEST_WAIT_MS):
             return waited
 
 
@@ -234,7 +234,7 @@ def ends_step(event: Payload) -> bool:
 
 def wait_for_news(client: GatewayClient) -> None:
     """Return when a step has ended, or after a while."""
-    deadline = time.monotonic() + LOOK_AGAIN_S
+    deadline = time.monotonic() + _LOOK_AGAIN_S
     while (left_s := deadline - time.monotonic()) > 0:
         if any(ends_step(event) for event in client.events(left_s)):
             return

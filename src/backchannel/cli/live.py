@@ -34,7 +34,7 @@ SessionT = TypeVar("SessionT", bound="answers.SessionRow | answers.TreeNode", co
 RowT = TypeVar("RowT", bound="answers.SessionRow | answers.TreeNode")
 REDRAW_S = 0.25
 """The least time between two looks at the gateway, however much happens."""
-TICK_S = 1.0
+_TICK_S = 1.0
 """How often ages are drawn anew."""
 HEAD_LINES = 2
 """What stands above a table: the time, and an empty line."""
@@ -230,7 +230,7 @@ class ScreenDrawing(ABC, Generic[SeenT]):
         self._draw()
 
     def tick(self) -> None:
-        if time.monotonic() - self._drawn >= TICK_S or self._size != self._console.size:
+        if time.monotonic() - self._drawn >= _TICK_S or self._size != self._console.size:
             self._draw()
 
     def note(self, text: str) -> None:

@@ -1,7 +1,7 @@
 """The command line: `backchannel`.
 
 `up`, `init`, `config`, `import`, `export` and `migrate` work on this machine; every other command is a client of the
-running gateway. `COMMANDS` lists them all: help and completion are made of that table, and only the command that is
+running gateway. `CLI_COMMANDS` lists them all: help and completion are made of that table, and only the command that is
 asked for is imported and built, so that more commands do not slow down the others. What a command needs is imported
 when it runs. `Commands` gives all of them the global options, before and after each, help by theme, and errors without
 a traceback.
@@ -63,7 +63,7 @@ class CommandListed(TyperCommand):
         return get_group(around).commands[name]
 
 
-COMMANDS = {
+CLI_COMMANDS = {
     "up": CommandListed(START, "up.up", "Start the gateway."),
     "init": CommandListed(START, "up.init", "Write a commented starter configuration."),
     "open": CommandListed(START, "page.open_", "Open the page in the browser, logged in."),
@@ -105,17 +105,17 @@ class _OnDemand(Mapping[str, Any]):
         self._built: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
+        return iter(CLI_COMMANDS)
 
     def __len__(self) -> int:
-        return len(COMMANDS)
+        return len(CLI_COMMANDS)
 
     def __contains__(self, name: object) -> bool:
-        return name in COMMANDS
+        return name in CLI_COMMANDS
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
-            self._built[name] = self._equip(COMMANDS[name].build(name))
+            self._built[name] = self._equip(CLI_COMMANDS[name].build(name))
         return self._built[name]
 
     def _equip(self, command: Any) -> Any:
@@ -147,9 +147,9 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands under their themes."""
-        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        limit = formatter.width - 6 - max(map(len, CLI_COMMANDS))
         themes: dict[str | None, list[tuple[str, str]]] = defaultdict(list)
-        for name, listed in COMMANDS.items():
+        for name, listed in CLI_COMMANDS.items():
             themes[listed.rich_help_panel].append((name, listed.get_short_help_str(limit)))
         for theme, entries in themes.items():
             with formatter.section(theme):
@@ -158,7 +158,7 @@ class Commands(TyperGroup):
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete a name or an option, as a group would in which the commands are only listed."""
         listing = copy(ctx)
-        listing.command = TyperGroup(name=self.name, params=self.params, commands=dict(COMMANDS))
+        listing.command = TyperGroup(name=self.name, params=self.params, commands=dict(CLI_COMMANDS))
         return listing.command.shell_complete(listing, incomplete)
 
     def invoke(self, ctx: Any) -> Any:

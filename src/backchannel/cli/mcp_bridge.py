@@ -32,12 +32,12 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from backchannel.cli.client import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_S, CallFailed, Payload
 from backchannel.cli.finding import GatewayAddress, NoGateway, find_gateway
 from backchannel.cli.naming import find_key
-from backchannel.cli.options import INTERRUPTED, Options
+from backchannel.cli.options import EXIT_INTERRUPTED, Options
 from backchannel.cli.output import say
 from backchannel.errors import GatewayError
 from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, build_server
 
-PATIENCE_S = 30.0
+_PATIENCE_S = 30.0
 """How long a call waits for a gateway that went away, before it fails."""
 SILENCE_S = 60.0
 """How long an answer may be silent; the gateway gives a sign of life every 15 s."""
@@ -66,7 +66,7 @@ def serve(options: Options, session: str | None) -> None:
 async def _serve(options: Options, session: str | None) -> None:
     # The SDK reads in a thread that nothing but the end of the input wakes, and there is nothing to put in order.
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, os._exit, INTERRUPTED)
+    loop.add_signal_handler(signal.SIGINT, os._exit, EXIT_INTERRUPTED)
     if (gone := _watch_reader(sys.stdout.fileno())) is not None:
         loop.add_reader(gone, os._exit, 0)
     async with http_client() as http:
@@ -122,7 +122,7 @@ class GatewayTools:
     """The tools that a running gateway offers to the operator, or to one session."""
 
     def __init__(
-        self, options: Options, session: str | None, http: httpx2.AsyncClient, patience_s: float = PATIENCE_S
+        self, options: Options, session: str | None, http: httpx2.AsyncClient, patience_s: float = _PATIENCE_S
     ) -> None:
         self._options = options
         self._name = session

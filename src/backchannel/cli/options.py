@@ -24,18 +24,18 @@ GLOBAL_OPTIONS = ("state", "config", "url", "as_json")
 FAILED = 1
 USAGE = 2
 NO_GATEWAY = 3
-REFUSED = 4
+EXIT_REFUSED = 4
 DEGRADED = 5
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 EXIT_CODES = {
     0: "done",
     FAILED: "it failed: the gateway refused it, a run ended otherwise than ok, or the configuration has errors",
     USAGE: "the command line is wrong",
     NO_GATEWAY: "no gateway answers",
-    REFUSED: "the gateway refuses the token, or the token lacks a scope",
+    EXIT_REFUSED: "the gateway refuses the token, or the token lacks a scope",
     DEGRADED: "`status` only: the gateway works, and something is wrong",
-    INTERRUPTED: "interrupted with Ctrl-C",
+    EXIT_INTERRUPTED: "interrupted with Ctrl-C",
 }
 
 _REFUSALS = ("AUTH_TOKEN_MISMATCH", "scope_missing", "forbidden", "rate_limited")
@@ -133,7 +133,7 @@ def exit_code_of(error: GatewayError) -> int:
     reason = reason_of(error)
     if reason == "no_gateway":
         return NO_GATEWAY
-    return REFUSED if reason in _REFUSALS else FAILED
+    return EXIT_REFUSED if reason in _REFUSALS else FAILED
 
 
 def message_of(error: GatewayError, options: Options) -> str:

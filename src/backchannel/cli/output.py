@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PATIENCE_S = 1.0
+_PATIENCE_S = 1.0
 """How long a command may be silent before it says what it waits for."""
 
 NARROWEST = 16
@@ -327,7 +327,7 @@ class Spinner:
         self._status: Any = None
         self._timer: threading.Timer | None = None
         if is_terminal(sys.stderr):
-            self._timer = threading.Timer(PATIENCE_S, self._show)
+            self._timer = threading.Timer(_PATIENCE_S, self._show)
             self._timer.daemon = True
             self._timer.start()
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SENDS = "sessions_send"
 MESSAGES_READ = 30
 """How far back the calls of a run are looked for that have no result yet."""
-MOST_READ = 20
+_MOST_READ = 20
 """How many transcripts are looked at in one look."""
 
 
@@ -75,7 +75,7 @@ class RunActivity:
         living = {run.run_id for run in runs}
         for run_id in (self._said.keys() | self._calls.keys()) - living:
             self._forget(run_id)
-        unheard = [run for run in runs if run.run_id not in self._said.keys() | self._calls.keys()][:MOST_READ]
+        unheard = [run for run in runs if run.run_id not in self._said.keys() | self._calls.keys()][:_MOST_READ]
         asked = [client.ask("tools.invoke", tool="sessions_history", args=_last(run)) for run in unheard]
         for run, request in zip(unheard, asked, strict=True):
             result = client.wait(request, answers.ToolInvoked, ANSWER_S).result
@@ -129,7 +129,7 @@ STATUS_S = 2.0
 """How old the news of what is wrong may be."""
 FAILED_FOR_MS = 24 * 3_600_000
 """For how long a run that failed is shown, as in `status`."""
-MOST = 100
+_MOST = 100
 """How many of each are read; the counts of all come from `status`."""
 
 _RUNS = (("running",), ("queued",), ("error", "timeout"))
@@ -221,9 +221,9 @@ class Overview:
 
     def _read(self, client: GatewayClient) -> OverviewSnapshot:
         asked = client.ask("status") if not self._is_status_old else None
-        listed = client.ask("sessions.list", limit=MOST)
-        runs = [client.ask("runs.list", states=list(states), limit=MOST) for states in _RUNS]
-        deliveries = [client.ask("deliveries.list", state=state, limit=MOST) for state in _DELIVERIES]
+        listed = client.ask("sessions.list", limit=_MOST)
+        runs = [client.ask("runs.list", states=list(states), limit=_MOST) for states in _RUNS]
+        deliveries = [client.ask("deliveries.list", state=state, limit=_MOST) for state in _DELIVERIES]
         approvals = client.ask("approvals.list", state="pending")
         if asked is not None:
             self._status = client.wait(asked, answers.Status, ANSWER_S)
@@ -255,7 +255,7 @@ class Overview:
         """Read what ended: what is new, however quick it was, and what was open before, however old it is."""
         if not self._is_every_end_told:
             return Others()
-        asked = client.ask("runs.list", limit=MOST), client.ask("deliveries.list", limit=MOST)
+        asked = client.ask("runs.list", limit=_MOST), client.ask("deliveries.list", limit=_MOST)
         listed = client.wait(asked[0], answers.RunsListed, ANSWER_S).runs
         sent = client.wait(asked[1], answers.DeliveriesListed, ANSWER_S).deliveries
         open_ = {run.run_id for run in runs}, {delivery.id for delivery in deliveries}

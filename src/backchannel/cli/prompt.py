@@ -49,7 +49,7 @@ Everything else is sent as it is. Ctrl-C aborts the reply, or ends the program w
 
 The session itself knows:"""
 
-LISTED = 50
+_LISTED = 50
 CHANNEL = "webchat"
 BY_ITSELF = ("wake", "cron", "hook")
 """The runs in which a session speaks without having been spoken to; on webchat their replies have no receipt."""
@@ -268,7 +268,7 @@ class Posts:
         return sorted(fresh, key=lambda post: post.at)
 
     def _sent(self, client: GatewayClient) -> list[ChatPost]:
-        wanted = {"sessionKey": self._session, "state": "sent", "limit": LISTED}
+        wanted = {"sessionKey": self._session, "state": "sent", "limit": _LISTED}
         return [
             ChatPost(receipt.id, receipt.updated_at, receipt.text or "")
             for receipt in reversed(_request(client, "deliveries.list", answers.DeliveriesListed, **wanted).deliveries)
@@ -276,7 +276,7 @@ class Posts:
         ]
 
     def _spoken(self, client: GatewayClient) -> list[ChatPost]:
-        wanted = {"sessionKey": self._session, "states": ["ok"], "limit": LISTED}
+        wanted = {"sessionKey": self._session, "states": ["ok"], "limit": _LISTED}
         return [
             ChatPost(run.run_id, run.ended_at or 0, run.reply or "")
             for run in reversed(_request(client, "runs.list", answers.RunsListed, **wanted).runs)

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Self
 
-TICK_S = 0.2
+_TICK_S = 0.2
 AT_ONCE_S = 0.001
 
 
@@ -42,7 +42,7 @@ class TickingInput:
     def reading(self) -> Iterator[None]:
         """Tick every now and then while a line is read."""
         self._is_reading = True
-        _start_clock(TICK_S)
+        _start_clock(_TICK_S)
         try:
             yield
         finally:
@@ -59,9 +59,9 @@ class TickingInput:
             raise KeyboardInterrupt
         if self._is_reading:
             self._on_tick()
-            _start_clock(TICK_S)
+            _start_clock(_TICK_S)
 
 
 def _start_clock(first_s: float) -> None:
     """Start the clock; it ticks until a tick has been handled."""
-    signal.setitimer(signal.ITIMER_REAL, first_s, TICK_S)
+    signal.setitimer(signal.ITIMER_REAL, first_s, _TICK_S)

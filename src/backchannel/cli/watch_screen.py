@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-LEAST = 2
+_LEAST = 2
 """The fewest lines that a part can use: what its columns are, and one row."""
 LONGEST = 200
-SHORT_NAME = 12
+_SHORT_NAME = 12
 _COLOURS = {"ok": "green", "degraded": "yellow", "unavailable": "red"}
 
 
@@ -55,9 +55,9 @@ class Panel:
         if not self.rows:
             return [Text(self.empty, "dim", no_wrap=True, overflow="ellipsis")]
         is_cut = room < self.height or len(self.rows) < self.total
-        count = min(len(self.rows), max(1, room - 1 - (is_cut and room > LEAST)))
+        count = min(len(self.rows), max(1, room - 1 - (is_cut and room > _LEAST)))
         table = build_table(self.columns, self.rows[:count], self.spare, is_flat=True)
-        return [table, Text(f"… {self.total - count} more", "dim")] if is_cut and room > LEAST else [table]
+        return [table, Text(f"… {self.total - count} more", "dim")] if is_cut and room > _LEAST else [table]
 
 
 class Board(ScreenDrawing[OverviewSnapshot]):
@@ -94,7 +94,7 @@ class Board(ScreenDrawing[OverviewSnapshot]):
             line.no_wrap, line.overflow = True, "ellipsis"
         parts = (_sessions(seen, since_ms), _runs(seen, since_ms), _deliveries(seen, since_ms))
         room = self._console.height - len(head)
-        is_spaced = room >= sum(min(part.height, LEAST + 1) for part in parts) + len(parts)
+        is_spaced = room >= sum(min(part.height, _LEAST + 1) for part in parts) + len(parts)
         shares = share(room - (len(parts) if is_spaced else 0), [part.height for part in parts])
         lines: list[RenderableType] = list(head)
         for part, lines_given in zip(parts, shares, strict=True):
@@ -110,7 +110,7 @@ def share(room: int, wanted: Sequence[int]) -> list[int]:
     """
     given = [0] * len(wanted)
     for index in reversed(range(len(wanted))):
-        if room >= (least := min(wanted[index], LEAST)):
+        if room >= (least := min(wanted[index], _LEAST)):
             given[index], room = least, room - least
     while room > 0 and any(has and has < wants for has, wants in zip(given, wanted, strict=True)):
         for index, wants in enumerate(wanted):
@@ -165,7 +165,7 @@ def _problem(seen: OverviewSnapshot, options: Options, width: int) -> list[Text]
         return [Text(_flat(f"{first.message} {options.spell(first.hint)}"), "yellow")]
     command = options.command("status")
     more = f"; {others} more: {command if len(command) < width // 2 else 'backchannel status'}"
-    return [Text(one_line(_flat(first.message.rstrip(".")), max(SHORT_NAME, width - len(more))) + more, "yellow")]
+    return [Text(one_line(_flat(first.message.rstrip(".")), max(_SHORT_NAME, width - len(more))) + more, "yellow")]
 
 
 def _sessions(seen: OverviewSnapshot, since_ms: int) -> Panel:
@@ -195,7 +195,7 @@ def _doing(seen: OverviewSnapshot, session: answers.SessionRow) -> str:
 
 def _named(session: answers.SessionRow) -> Long:
     name = _flat(name_of(session) or "")
-    return Long(name, one_line(name, SHORT_NAME))
+    return Long(name, one_line(name, _SHORT_NAME))
 
 
 def _runs(seen: OverviewSnapshot, since_ms: int) -> Panel:

@@ -27,7 +27,7 @@ from backchannel.core.policy.visibility import SightSettings
 from backchannel.core.text import nearest
 from backchannel.errors import UnknownAgent
 
-ANY = "*"
+ANY_AGENT = "*"
 
 _S = TypeVar("_S", bound=AgentSubagentSettings)
 _T = TypeVar("_T")
@@ -163,7 +163,7 @@ def complete(file: ConfigFile) -> ConfigFile:
 def _normalised(subagents: _S) -> _S:
     if subagents.allow_agents is None:
         return subagents
-    ids = tuple(name if name == ANY else normalise_agent_id(name) for name in subagents.allow_agents)
+    ids = tuple(name if name == ANY_AGENT else normalise_agent_id(name) for name in subagents.allow_agents)
     return replace(subagents, allow_agents=ids)
 
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import fields
 
-from backchannel.config.agents import ANY, first
+from backchannel.config.agents import ANY_AGENT, first
 from backchannel.config.findings import SettingPath, show_path
 from backchannel.config.jobs import job_problems
 from backchannel.config.schedules import schedule_problem, time_zone_problem
@@ -126,7 +126,7 @@ def _misspelt_tools(file: ConfigFile, known: Collection[str]) -> Iterator[Issue]
     """Warn of names that are nearly a tool's; others may be those of tools that a program brings."""
     for path, names in _tool_lists(file):
         for index, name in enumerate(names or ()):
-            close = None if name in known or ANY in name else nearest(name, known, cutoff=_MISSPELT)
+            close = None if name in known or ANY_AGENT in name else nearest(name, known, cutoff=_MISSPELT)
             if close is not None:
                 yield Issue("warning", (*path, index), f"no tool has this name; did you mean `{close}`?", name)
 
@@ -139,7 +139,7 @@ def _tools_of_no_server(file: ConfigFile) -> Iterator[Issue]:
             server, separator, _ = name.removeprefix(MCP_GROUP).partition(MCP_SEPARATOR)
             is_group = name.startswith(MCP_GROUP)
             known = server in servers or (not is_group and server.lower() in map(str.lower, servers))
-            if known or ANY in server or not (is_group or separator):
+            if known or ANY_AGENT in server or not (is_group or separator):
                 continue
             close = nearest(server, servers)
             hint = f"did you mean `{close}`?" if close else f"configured: {', '.join(sorted(servers)) or 'none'}"
@@ -209,7 +209,7 @@ def _agent_references(file: ConfigFile) -> Iterator[tuple[SettingPath, str]]:
         lists.append((("agents", "list", index, "subagents", "allowAgents"), agent.subagents.allow_agents))
     for path, names in lists:
         for index, name in enumerate(names or ()):
-            if name != ANY:
+            if name != ANY_AGENT:
                 yield (*path, index), name
 
 
@@ -383,7 +383,7 @@ def _shared_main_session(file: ConfigFile) -> Iterator[Issue]:
         for name, channel in file.channels.items()
         for sender in (*channel.allow_from, *channel.owners)
     }
-    if len(people) > 1 or any(channel.pairing or ANY in channel.allow_from for channel in file.channels.values()):
+    if len(people) > 1 or any(channel.pairing or ANY_AGENT in channel.allow_from for channel in file.channels.values()):
         where: SettingPath = ("session", "scope" if file.session.scope == "global" else "dmScope")
         message = (
             "several people share each agent's main session and see each other's messages; "

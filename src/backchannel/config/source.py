@@ -216,7 +216,7 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(replace, text) if "\\" in text else text
 
 
-MAX_FILE_BYTES = 4 * 1024 * 1024
+_MAX_FILE_BYTES = 4 * 1024 * 1024
 
 _MAX_SHOWN = 60
 
@@ -313,7 +313,7 @@ def load_text(file: Path) -> str:
     """
     try:
         with file.open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
+            content = opened.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise _unreadable(
             file, "there is no such file (`backchannel init` writes one; without one the defaults hold)"
@@ -322,8 +322,8 @@ def load_text(file: Path) -> str:
         raise _unreadable(file, "this is a folder, expected a JSON5 file") from None
     except OSError as error:
         raise _unreadable(file, f"the file cannot be read: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise _unreadable(file, f"the file is larger than {MAX_FILE_BYTES // 1024**2} MiB")
+    if len(content) > _MAX_FILE_BYTES:
+        raise _unreadable(file, f"the file is larger than {_MAX_FILE_BYTES // 1024**2} MiB")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

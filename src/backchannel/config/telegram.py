@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from backchannel.config.agents import ANY
+from backchannel.config.agents import ANY_AGENT
 from backchannel.config.findings import SettingPath
 from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings, TelegramWebhookSettings
 from backchannel.core.delivery.channels import ChannelSettings
@@ -79,7 +79,7 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 def _people(setting: str, ids: tuple[str, ...]) -> Iterator[BotDoubt]:
     for index, id in enumerate(ids):
-        if id != ANY and not _ID.match(id):
+        if id != ANY_AGENT and not _ID.match(id):
             message = (
                 "Telegram knows people by a number, not by a name, so this is nobody; with `pairing: true`, "
                 "`backchannel pairing list --all` shows the number of everyone who wrote to the bot"

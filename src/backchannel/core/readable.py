@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from backchannel.core.commands.control_words import is_control_word
 from backchannel.core.flows import exchange, exchange_texts, spawn_texts
-from backchannel.core.flows.spawn import SOURCE_TOOL as SPAWN_TOOL
+from backchannel.core.flows.spawn import SPAWN_TOOL
 from backchannel.core.messages import Message, ProvenanceKind, Role, TextBlock
 from backchannel.core.text import unfenced
 
@@ -20,7 +20,7 @@ def text_for_people(message: Message) -> str:
         return "" if is_control_word(message.text) else message.text
     provenance = message.provenance
     if provenance is not None and message.role is Role.USER:
-        if provenance.source_tool == exchange.SOURCE_TOOL and provenance.exchange_id is not None:
+        if provenance.source_tool == exchange.SEND_TOOL and provenance.exchange_id is not None:
             return _of_exchange(message)
         if provenance.source_tool == SPAWN_TOOL and provenance.kind is ProvenanceKind.INTERNAL_SYSTEM:
             return _of_spawn(message.text)
@@ -29,7 +29,7 @@ def text_for_people(message: Message) -> str:
 
 def _of_exchange(message: Message) -> str:
     text = message.text
-    if text.startswith(exchange_texts.ANNOUNCE_LINE):
+    if text.startswith(exchange_texts.EXCHANGE_ANNOUNCE_LINE):
         return ""
     if text.startswith((exchange_texts.TURN_LINE, exchange_texts.LATE_LINE)):
         return "\n".join(unfenced(text))
@@ -40,6 +40,6 @@ def _of_exchange(message: Message) -> str:
 
 
 def _of_spawn(text: str) -> str:
-    if text.startswith(spawn_texts.ANNOUNCE_LINE):
+    if text.startswith(spawn_texts.SPAWN_ANNOUNCE_LINE):
         return ""
     return "\n\n".join(unfenced(text)) if text.startswith(spawn_texts.WAKE_LINE) else text

@@ -23,7 +23,7 @@ from backchannel.errors import (
     TokenNotFound,
 )
 
-LEAST = 4
+_LEAST = 4
 """How many characters of an id are needed; fewer would mean another one tomorrow."""
 MOST_SHOWN = 5
 GAP = "…"
@@ -66,7 +66,7 @@ class WrittenId:
 
     @property
     def is_long_enough(self) -> bool:
-        return len(self.head) >= LEAST
+        return len(self.head) >= _LEAST
 
     def fits(self, whole: str) -> bool:
         return whole.startswith(self.head) and whole.endswith(self.tail)
@@ -89,7 +89,7 @@ def choose_id(kind: IdKind, written: WrittenId, found: Sequence[str]) -> str:
     if written.text in found:
         return written.text
     if not (found and written.is_long_enough):
-        least = f"; of a longer id, at least {LEAST} characters are needed"
+        least = f"; of a longer id, at least {_LEAST} characters are needed"
         why = " (nor one whose id begins so)" if written.is_long_enough else least
         raise _NOT_FOUND[kind](f"no {_NOUNS.get(kind, kind)} {quoted(written.text)}{why}")
     first = min(found, key=len)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.policy.answering import OPERATOR
+from backchannel.core.policy.answering import OPERATOR_WORD
 from backchannel.core.policy.approvals import Approval, ApprovalState, shown_arguments
 from backchannel.core.shapes import Answer
 from backchannel.core.text import cut, made_visible
@@ -147,7 +147,7 @@ def _outcome(approval: Approval) -> dict[str, Any]:
 def _resolver(answered_by: str | None) -> Resolver | None:
     match (answered_by or "").split(" ", 1):
         case ["operator", *token_id]:
-            return Resolver(kind="device", id=token_id[0] if token_id else OPERATOR)
+            return Resolver(kind="device", id=token_id[0] if token_id else OPERATOR_WORD)
         case ["an", _]:  # by a command in the chat of a client
             return Resolver(kind="device")
         case [_, _]:

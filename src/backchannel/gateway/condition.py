@@ -1,7 +1,7 @@
 """How the gateway is: what is wrong with it now, in one table of checks.
 
 A problem is something that an operator can do something about. Only one of them, `storage`, keeps messages from being
-accepted; with any other the gateway works and is *degraded*. A new check is a function in `CHECKS`, or in `COUNTED` if
+accepted; with any other the gateway works and is *degraded*. A new check is a function in `CHECKS`, or in `_COUNTED` if
 it needs the database.
 """
 
@@ -116,7 +116,7 @@ def _found(seen: ConditionSeen) -> Iterator[HealthProblem]:
     for check in CHECKS:
         yield from check(seen)
     if seen.amounts is not None:
-        for counted in COUNTED:
+        for counted in _COUNTED:
             yield from counted(seen.parts, seen.amounts)
 
 
@@ -351,7 +351,7 @@ CHECKS: tuple[Callable[[ConditionSeen], Iterator[HealthProblem]], ...] = (
     _mcp_servers,
 )
 """What is found without the database, too."""
-COUNTED: tuple[Callable[[GatewayParts, Amounts], Iterator[HealthProblem]], ...] = (_deliveries, _runs, _agents, _cron)
+_COUNTED: tuple[Callable[[GatewayParts, Amounts], Iterator[HealthProblem]], ...] = (_deliveries, _runs, _agents, _cron)
 """What is found among the amounts that it tells."""
 
 

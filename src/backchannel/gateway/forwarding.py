@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.commands.control_words import CONTROL_WORDS
-from backchannel.core.flows.spawn import SOURCE_TOOL as SPAWN_TOOL
+from backchannel.core.flows.spawn import SPAWN_TOOL
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, ProvenanceKind, Role, TextBlock, decode_message, encode_message
 from backchannel.core.readable import text_for_people

@@ -39,7 +39,7 @@ KEYS_LIVE_S = 600.0
 FETCH_PAUSE_S = 10.0
 """The shortest time between two fetches: an invented key id must not make the gateway ask its issuer each time."""
 FETCH_S = 5.0
-MOST_BYTES = 1024 * 1024
+_MOST_BYTES = 1024 * 1024
 LEEWAY_S = 30
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -213,8 +213,8 @@ async def _load_json(http: httpx2.AsyncClient, url: str) -> dict[str, Any]:
         body = b""
         async for piece in response.aiter_bytes():
             body += piece
-            if len(body) > MOST_BYTES:
-                raise ValueError(f"{url} answers with more than {MOST_BYTES} bytes")
+            if len(body) > _MOST_BYTES:
+                raise ValueError(f"{url} answers with more than {_MOST_BYTES} bytes")
     check_parts(body)
     return msgspec.json.decode(body, type=dict[str, Any])
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from backchannel.errors import NotFound
 
-FOLDER = Path(__file__).parents[1] / "web"
+PAGE_FOLDER = Path(__file__).parents[1] / "web"
 INDEX = "index.html"
 
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -91,7 +91,7 @@ class PageFile:
 class PageDoor:
     """Serves the page."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, folder: Path = PAGE_FOLDER) -> None:
         self._folder = folder.resolve()
         self._files: dict[str, PageFile] = {}
 

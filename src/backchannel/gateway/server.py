@@ -34,7 +34,7 @@ from backchannel.storage.files.folder import AddressFile, StateFolder
 
 log = structlog.get_logger(__name__)
 
-GRACE_S = 3
+_GRACE_S = 3
 """How long clients are waited for when the gateway stops."""
 _LOOK_S = 0.005
 """How often it is looked whether they are gone. Uvicorn looks ten times a second, and waits once where nobody is."""
@@ -187,9 +187,9 @@ class _Server(uvicorn.Server):
         await self.lifespan.shutdown()
 
     async def _wait_left(self) -> None:
-        """Wait until the last client is gone; one that stays for longer than `GRACE_S` has its request cancelled."""
+        """Wait until the last client is gone; one that stays for longer than `_GRACE_S` has its request cancelled."""
         try:
-            async with asyncio.timeout(GRACE_S):
+            async with asyncio.timeout(_GRACE_S):
                 while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110  # it tells nobody
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:

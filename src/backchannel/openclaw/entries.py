@@ -45,7 +45,7 @@ _WHATSAPP_GROUP = "@g.us"
 _WHATSAPP_PEOPLE = ("@s.whatsapp.net", "@lid", "@c.us")
 
 LONGEST_LABEL = 64
-LONGEST_NAME = 4096
+_LONGEST_NAME = 4096
 LONGEST_MODEL = 256
 LONGEST_ADDRESS = 4096
 
@@ -319,7 +319,7 @@ class _Fields:
 
     def display_name(self) -> str | None:
         """Read the name of the chat, as the channel gave it."""
-        return stored_name(self._text("displayName", LONGEST_NAME, "subject", "groupChannel", "room"))
+        return stored_name(self._text("displayName", _LONGEST_NAME, "subject", "groupChannel", "room"))
 
     def _text(self, field: str, limit: int, *others: str) -> str | None:
         if not isinstance(self.value.get(field), str | None):

@@ -13,7 +13,7 @@ import msgspec
 LATEST_MS = 8_640_000_000_000_000
 """The last moment that JavaScript has a date for."""
 MOST_COUNTED = 2**53
-DEEPEST = 64
+_DEEPEST = 64
 """How deeply values may be nested, so that walking through one cannot exhaust the stack."""
 
 _ISO_TIME = re.compile(
@@ -69,7 +69,7 @@ def whole(value: Any) -> Any:
 def is_deep(value: Any) -> bool:
     """Whether a value is nested too deeply to be kept."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(_DEEPEST):
         level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return False

@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 TOOL_CALL_LIMIT_S = 600.0
-INTERRUPTED = (
+_INTERRUPTED = (
     "The gateway was interrupted while this call was in progress. Whether it had its effect is not known: check before "
     "you repeat it."
 )
@@ -256,7 +256,7 @@ class ToolCalls:
         """
         tool = tools.get(call.name)
         if call.state is not CallState.PLANNED and (tool is None or tool.effects is Effects.OUTSIDE):
-            return _error(INTERRUPTED)  # also if its tool is not there any more, or not yet again
+            return _error(_INTERRUPTED)  # also if its tool is not there any more, or not yet again
         if call.is_asked or (tool is not None and self._approvals.are_needed_for(call)):
             approval = await self._approved(active, call)
             if approval.state is not ApprovalState.APPROVED:

@@ -50,7 +50,7 @@ CALL_LIMIT_S = 30.0
 """A platform that does not answer for so long is silent: the reply waits no longer for it."""
 LINE_PAUSE_S = 0.25
 """How soon at the earliest it is looked again whether the line of a chat is empty."""
-BUSY_PAUSE_S = 5.0
+_BUSY_PAUSE_S = 5.0
 """How long a busy chat is left alone that does not say how long."""
 
 
@@ -269,7 +269,7 @@ class Drafts:
         elif isinstance(answer, ChannelBusy):
             if (hold_ms := account_hold_ms(answer)) is not None:
                 await self._commit(lambda: self._store.hold_account(draft.channel, draft.account_id, hold_ms))
-            self._pause(composing, answer.retry_after_s or BUSY_PAUSE_S)
+            self._pause(composing, answer.retry_after_s or _BUSY_PAUSE_S)
         return not isinstance(answer, ChannelRefused)
 
     def _pause(self, composing: ComposingRun, seconds: float) -> None:

@@ -40,10 +40,10 @@ HEARD_EVERY_S = 0.01
 """How long words are collected, after some were read, before more are."""
 LONGEST_TEXT = 7_500
 """The server takes texts of 8,000 bytes."""
-POLL_S = 1.0
+_POLL_S = 1.0
 MOST_WORDS = 500
 """How many rows are read at once."""
-REMEMBERED = 4096
+_REMEMBERED = 4096
 """How many of the last facts of others are known, so that each is told once."""
 EVERYBODY: frozenset[int] = frozenset()
 """In place of the numbers of gateways."""
@@ -223,7 +223,7 @@ class EchoService:
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(_POLL_S)
             if self._others:
                 await self._guarded(self._hearing.look_again())
 
@@ -231,10 +231,10 @@ class EchoService:
         try:
             await work
         except Unavailable:
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(_POLL_S)
         except Exception:  # the edge that keeps the loop going
             log.exception("what other gateways did could not be looked at")
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _echo(self, words: Sequence[Word]) -> None:
         for start in range(0, len(words), MOST_WORDS):
@@ -249,7 +249,7 @@ class EchoService:
         if mark in self._told:
             return False
         self._told[mark] = None
-        if len(self._told) > REMEMBERED:
+        if len(self._told) > _REMEMBERED:
             del self._told[next(iter(self._told))]
         return True
 

@@ -39,11 +39,11 @@ log = structlog.get_logger(__name__)
 WRITTEN_EVERY_S = 0.2
 ASKED_AFTER_S = 0.25
 """How long a run is at work before it is asked for: most have ended by then."""
-WANTED_S = 15.0
+_WANTED_S = 15.0
 ASKED_AGAIN_S = 5.0
-MOST_READ = 500
+_MOST_READ = 500
 """How many runs of others are looked at once."""
-MOST_CALLS = 32
+MOST_GROWING_CALLS = 32
 """How many of a run's last tool calls are told of."""
 
 
@@ -86,7 +86,7 @@ class Growth(msgspec.Struct):
                 self._at(run.step).text = ""
                 self.retry = RetrySeen(error, attempt, retry_at, attempts)
             case ToolStarted(run, call_id, name, arguments):
-                self._at(run.step).calls = [*self.calls[1 - MOST_CALLS :], CallSeen(call_id, name, arguments)]
+                self._at(run.step).calls = [*self.calls[1 - MOST_GROWING_CALLS :], CallSeen(call_id, name, arguments)]
             case ToolEnded(_, call_id, _, is_error):
                 for call in self.calls:
                     if call.id == call_id:
@@ -184,7 +184,7 @@ class GrowingHere:
 
     async def look(self) -> None:
         """Look for readers of whom no word came."""
-        if unread := [run_id for run_id in self._growing if run_id not in self._wanted][:MOST_READ]:
+        if unread := [run_id for run_id in self._growing if run_id not in self._wanted][:_MOST_READ]:
             for run_id in await self._store.wanted_growing(unread):
                 self.on_wanted(GrowthWanted(run_id))
 
@@ -284,17 +284,17 @@ class GrowingElsewhere:
         """Look for runs of which no word came, and for what was written and not heard of."""
         self._is_to_look = False
         known = list(self._read)  # one that begins while we look may be missing in the answer
-        running = await self._store.running_elsewhere(MOST_READ)
+        running = await self._store.running_elsewhere(_MOST_READ)
         for run in running:
             self._note(run, is_midway=True)
         at_work = {run.id for run in running}
-        gone = [id for id in known if id in self._read and id not in at_work] if len(running) < MOST_READ else []
+        gone = [id for id in known if id in self._read and id not in at_work] if len(running) < _MOST_READ else []
         for id in gone:
             del self._read[id]
-        if over := [*gone, *(self._queued - at_work)][:MOST_READ]:
+        if over := [*gone, *(self._queued - at_work)][:_MOST_READ]:
             self.on_gone(over)
         if asked := [id for id, reading in self._read.items() if reading.asked_at is not None]:
-            for fact in await self._store.echoes([("grew", id) for id in asked[:MOST_READ]]):
+            for fact in await self._store.echoes([("grew", id) for id in asked[:_MOST_READ]]):
                 if isinstance(fact, GrowthWritten):
                     self.on_written(fact)
 
@@ -315,10 +315,10 @@ class GrowingElsewhere:
     async def _ask(self) -> None:
         now = monotonic()
         self._read = {id: each for id, each in self._read.items() if self._hub.is_wanted(each.run)}
-        asked = [each for each in self._read.values() if each.is_to_be_asked(now)][:MOST_READ]
+        asked = [each for each in self._read.values() if each.is_to_be_asked(now)][:_MOST_READ]
         if asked:
             for each in asked:
                 each.asked_at = now
-            wanted_ms = round(WANTED_S * 1000)
+            wanted_ms = round(_WANTED_S * 1000)
             for fact in await self._store.want_growing([each.run.id for each in asked], wanted_ms):
                 self.on_written(fact)

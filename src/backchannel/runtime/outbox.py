@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-FIRST_PAUSE_S = 1.0
+_FIRST_PAUSE_S = 1.0
 
 
 DOWN_AFTER = 3
@@ -244,7 +244,7 @@ class Outbox:
 
         None when the store was closed meanwhile; the next start finds a part that is being sent.
         """
-        pause_s = FIRST_PAUSE_S
+        pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 return await unit()
@@ -253,7 +253,7 @@ class Outbox:
                     return None
                 if self._told.lets(refused.message, self._clock.monotonic()):
                     log.warning("waiting to send", channel=channel, error=refused.message)
-                await self._clock.sleep(FIRST_PAUSE_S)
+                await self._clock.sleep(_FIRST_PAUSE_S)
             except Exception as error:  # noqa: BLE001  # the edge of a lane, which would stand still; it is logged
                 self._log_fault("the outbox failed", channel, error)
                 await self._clock.sleep(pause_s)

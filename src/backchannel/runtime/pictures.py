@@ -18,13 +18,13 @@ from backchannel.core.delivery.received import MAX_IMAGE_BYTES, encode_base64
 from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
 from backchannel.runtime.media import Media
 
-MOST_SHOWN = 20
+MOST_PICTURES_SHOWN = 20
 MOST_BYTES = 4 * 1024 * 1024
 """Of all pictures of a request together, unless the newest alone has more."""
 UNSEEN = "(an image, which this model cannot see)"
 GONE = "(an image that is no longer there)"
 EARLIER = "(an earlier image, which is not shown again)"
-REFUSED = "(an image that the model did not take)"
+IMAGE_REFUSED = "(an image that the model did not take)"
 
 
 class Pictures:
@@ -62,7 +62,7 @@ def _shown(mime_type: str, content: bytes) -> ImageBlock:
 
 def limited(messages: list[Message], model: Model) -> list[Message]:
     """Give messages with a line for each picture that this model is not shown, so that it costs no more than that."""
-    most, line = (MOST_SHOWN, EARLIER) if sees_images(model) else (0, UNSEEN)
+    most, line = (MOST_PICTURES_SHOWN, EARLIER) if sees_images(model) else (0, UNSEEN)
     kept = _newest_first(messages)
     if len(kept) <= most:
         return messages

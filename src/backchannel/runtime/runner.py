@@ -47,7 +47,7 @@ from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCall
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
-from backchannel.runtime.pictures import REFUSED, Pictures, limited, told
+from backchannel.runtime.pictures import IMAGE_REFUSED, Pictures, limited, told
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -209,7 +209,7 @@ class Runner:
                     # One broken picture would have every later request of the session refused, too; and some servers
                     # answer 500 when their model sees none.
                     log.info("model failed, asking without pictures", run_id=active.run.id, error=failed.message)
-                    asked, has_pictures, active.text = told(request, REFUSED), False, ""
+                    asked, has_pictures, active.text = told(request, IMAGE_REFUSED), False, ""
                     if not failed.retryable:
                         continue
                 if not failed.retryable or attempt == ATTEMPTS:

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 LONGEST_SLEEP_S = 60.0
 """The clock may be set: the rows are looked at again after this long."""
-BATCH = 100
+_BATCH = 100
 POSTPONED_MS = 60_000
 """When a timer is tried again whose work failed."""
 LOCKED_MS = 2000
@@ -120,7 +120,7 @@ class Timers:
     async def _do_due(self) -> int | None:
         """Do what is due; returns when the next is, or None when nothing waits."""
         while True:
-            due = await self._store.due(BATCH)
+            due = await self._store.due(_BATCH)
             for lane in due.lanes:
                 self._wake_lane(lane)
             for timer in due.timers:

@@ -21,14 +21,14 @@ Handler = Callable[[Tx, str], None]
 """Gets what the timer is about. The row is gone: what shall happen again sets it again."""
 
 HANDLERS: Mapping[str, Handler] = {
-    archiving.TIMER: archiving.look_at_child,
-    barriers.TIMER: barriers.deadline,
-    cron.TIMER: cron.fire,
+    archiving.ARCHIVE_TIMER: archiving.look_at_child,
+    barriers.BARRIER_TIMER: barriers.deadline,
+    cron.CRON_TIMER: cron.fire,
     archiving.EXPIRY_TIMER: archiving.look_at_expired,
-    recovery.TIMER: recovery.due,
-    interruption.TIMER: interruption.due,
-    inbox.TIMER: inbox.due,
-    approvals.TIMER: approvals.due,
+    recovery.RESUME_TIMER: recovery.due,
+    interruption.INTERRUPTION_TIMER: interruption.due,
+    inbox.NOTES_TIMER: inbox.due,
+    approvals.APPROVAL_TIMER: approvals.due,
 }
 
 
@@ -74,9 +74,9 @@ def pull_in(tx: Tx) -> None:
     if tx.now < BELIEVED_FROM_MS:
         return
     for kind, ref, wait_ms in tx.all(f"SELECT kind, ref, due_at - set_at FROM timers WHERE {_TIMERS}", tx.now):
-        if kind == cron.TIMER:
+        if kind == cron.CRON_TIMER:
             cron.reschedule(tx, ref)
-        elif kind == recovery.TIMER:
+        elif kind == recovery.RESUME_TIMER:
             recovery.move(tx, ref, tx.now + wait_ms)
         else:
             timers.set_timer(tx, kind, ref, tx.now + wait_ms)

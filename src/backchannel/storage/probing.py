@@ -11,7 +11,7 @@ from typing import Any
 from backchannel.errors import Unavailable
 from backchannel.storage.views.troubles import PROBE_BYTES, probe
 
-PROBE_LIMIT_S = 5.0
+_PROBE_LIMIT_S = 5.0
 """How long a commit may take for the gateway to count as one that can accept messages."""
 
 
@@ -23,6 +23,6 @@ async def try_commit(write: Callable[..., asyncio.Future[Any]]) -> None:
     """
     body = b64encode(os.urandom(PROBE_BYTES * 3 // 4)).decode()
     try:
-        await asyncio.wait_for(write(probe, body), PROBE_LIMIT_S)
+        await asyncio.wait_for(write(probe, body), _PROBE_LIMIT_S)
     except TimeoutError:
-        raise Unavailable(f"the database has made no commit within {PROBE_LIMIT_S:g} s") from None
+        raise Unavailable(f"the database has made no commit within {_PROBE_LIMIT_S:g} s") from None

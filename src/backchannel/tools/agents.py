@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backchannel.config.agents import ANY
+from backchannel.config.agents import ANY_AGENT
 from backchannel.core.shapes import Answer, Params
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.spawn import stays_in_sandbox
@@ -44,11 +44,13 @@ class AgentsList(SessionTool):
         allowed = agents.get(requester).spawns_under
         others = [
             name
-            for name in (agents.ids() if ANY in allowed else allowed)
+            for name in (agents.ids() if ANY_AGENT in allowed else allowed)
             if stays_in_sandbox(self._parts, caller, name)
         ]
-        ids = [requester, *sorted({*others} - {requester, ANY})]
-        return SpawnableAgents(requester=requester, allow_any=ANY in allowed, agents=[self._show(name) for name in ids])
+        ids = [requester, *sorted({*others} - {requester, ANY_AGENT})]
+        return SpawnableAgents(
+            requester=requester, allow_any=ANY_AGENT in allowed, agents=[self._show(name) for name in ids]
+        )
 
     def _show(self, agent_id: str) -> SpawnableAgent:
         agents = self._parts.agents

@@ -17,8 +17,8 @@ from backchannel.errors import InvalidRequest, NotFound
 from backchannel.tools.base import Caller, SessionTool, off_loop
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
 
-MOST_MESSAGES = 1000
-MOST_BYTES = 80 * 1024
+_MOST_MESSAGES = 1000
+_MOST_BYTES = 80 * 1024
 _FRAME_BYTES = 4096
 """What an answer has off_loops its messages, rather too much than too little."""
 _CHUNK = 100
@@ -28,7 +28,7 @@ class HistoryParams(Params, frozen=True, kw_only=True):
     session_key: Annotated[
         str, Meta(description="Which session: a `key` or `sessionId` from sessions_list, `main`, or `current`.")
     ]
-    limit: Annotated[int, Meta(ge=1, description=f"How many messages at most (up to {MOST_MESSAGES}).")] = 200
+    limit: Annotated[int, Meta(ge=1, description=f"How many messages at most (up to {_MOST_MESSAGES}).")] = 200
     include_tools: Annotated[bool, Meta(description="Also return the results of tools.")] = False
     before: Annotated[str | None, Meta(description="Only messages before the one with this id, to page backwards.")] = (
         None
@@ -96,10 +96,10 @@ class SessionsHistory(SessionTool):
             return RefusedAnswer(status="error", error=error.message, session_key=target.shown)
 
     async def _page(self, target: Target, params: HistoryParams) -> History:
-        limit = min(params.limit, MOST_MESSAGES)
+        limit = min(params.limit, _MOST_MESSAGES)
         session_id = target.session.session_id
         taken: list[Message] = []
-        room, redacted, before, has_more = MOST_BYTES - _FRAME_BYTES, False, params.before, True
+        room, redacted, before, has_more = _MOST_BYTES - _FRAME_BYTES, False, params.before, True
         while has_more and len(taken) < limit:
             page = await self._parts.store.history(
                 session_id, limit=min(_CHUNK, limit - len(taken)), before=before, with_tools=params.include_tools

@@ -18,7 +18,7 @@ from backchannel.tools.rows import Rows
 from backchannel.wire.rows import Row
 
 MOST_ROWS = 200
-MOST_MESSAGES = 20
+_MOST_MESSAGES = 20
 
 
 class ListParams(Params, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class ListParams(Params, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1)] | None, Meta(description="Only sessions that changed within so many minutes.")
     ] = None
     message_limit: Annotated[
-        int, Meta(ge=0, description=f"Also return the last so many messages of each session (up to {MOST_MESSAGES}).")
+        int, Meta(ge=0, description=f"Also return the last so many messages of each session (up to {_MOST_MESSAGES}).")
     ] = 0
     label: Annotated[str | None, Meta(description="Only the sessions with exactly this label.")] = None
     search: Annotated[
@@ -124,7 +124,7 @@ class SessionsList(SessionTool):
             visible=None if caller.key is None else scope(viewer, agents),
         )
         page = await read_page(self._parts, wanted, query, params.cursor, limit)
-        rows, redacted = await self._rows(caller, page.sessions, min(params.message_limit, MOST_MESSAGES))
+        rows, redacted = await self._rows(caller, page.sessions, min(params.message_limit, _MOST_MESSAGES))
         return ListedSessions(
             count=len(rows),
             sessions=rows,

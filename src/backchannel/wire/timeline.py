@@ -21,7 +21,7 @@ from backchannel.core.runs import CallState, Run, RunState, ToolCall
 from backchannel.core.text import cut
 from backchannel.wire.rows import TimelineEntry
 
-MOST_ENTRIES = 1000
+_MOST_ENTRIES = 1000
 TEXT_SHOWN = 2000
 """How many characters of a text an entry has; the transcript has all of it."""
 
@@ -91,13 +91,13 @@ _DONE = ("model", "tool")
 
 
 def build_timeline(story: RunStory) -> Timeline:
-    """Put everything into the order in which it began; of more than `MOST_ENTRIES`, the newest are kept."""
+    """Put everything into the order in which it began; of more than `_MOST_ENTRIES`, the newest are kept."""
     # What happened in the same millisecond stays in this order: a restart comes before the step that goes on with it.
     entries = [*(_event(event) for event in story.events), *_steps(story), *_approvals(story)]
     entries.sort(key=lambda entry: entry.at)
     _put_deaths_last(entries)
     entries = [_queued(story), *entries, *_ended(story)]
-    return Timeline(entries[-MOST_ENTRIES:], story.is_cut or len(entries) > MOST_ENTRIES)
+    return Timeline(entries[-_MOST_ENTRIES:], story.is_cut or len(entries) > _MOST_ENTRIES)
 
 
 def _put_deaths_last(entries: list[TimelineEntry]) -> None:

@@ -28,7 +28,7 @@ from backchannel.errors import EndedByOperator, InvalidRequest
 from backchannel.workspace.beneath import Place
 from backchannel.workspace.output import Output
 
-PIECE = 64 * 1024
+_PIECE = 64 * 1024
 STOP_LIMIT_S = GRACE_S + 12.0
 """How long the leash has to kill everything; then it is killed itself, which takes the program with it."""
 LAST_WORDS_S = 1.0
@@ -72,7 +72,7 @@ class RunningProgram:
     async def _read(self, take: Callable[[bytes], Awaitable[None]]) -> None:
         stream = self._process.stdout
         assert stream is not None
-        while piece := await stream.read(PIECE):
+        while piece := await stream.read(_PIECE):
             await take(piece)
 
     @property

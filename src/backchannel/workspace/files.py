@@ -17,14 +17,14 @@ from backchannel.core.text import quoted, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place, check_plain, look, opened_file, opened_folder, words_for
 
-MOST_SHOWN = 64 * 1024
+_MOST_SHOWN = 64 * 1024
 MOST_LINES = 2000
-LONGEST_LINE = 8 * 1024
+_LONGEST_LINE = 8 * 1024
 MOST_SCANNED = 64 * 1024 * 1024
 """How far into a file lines are looked for."""
 MOST_EDITED = 8 * 1024 * 1024
-MOST_ENTRIES = 1000
-DEEPEST = 64
+_MOST_ENTRIES = 1000
+_DEEPEST = 64
 """How many folders may be around a file that is written."""
 _BINARY_BYTES = 8 * 1024
 _PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
@@ -60,15 +60,15 @@ class _Lines:
         self.has_more = False
         with os.fdopen(os.dup(file), "rb") as stream:
             scanned = 0
-            while line := stream.readline(LONGEST_LINE):
+            while line := stream.readline(_LONGEST_LINE):
                 scanned += len(line)
-                is_long = not line.endswith(b"\n") and len(line) == LONGEST_LINE
+                is_long = not line.endswith(b"\n") and len(line) == _LONGEST_LINE
                 if is_long:
                     scanned += self._skip_rest(stream)
                 self.seen += 1
                 if self.seen < offset and scanned < MOST_SCANNED:
                     continue
-                if self.seen < offset or self.count == limit or len(self.collected) + len(line) > MOST_SHOWN:
+                if self.seen < offset or self.count == limit or len(self.collected) + len(line) > _MOST_SHOWN:
                     self.has_more = True
                     return
                 self.collected += line + (b" [the line goes on]\n" if is_long else b"")
@@ -77,7 +77,7 @@ class _Lines:
     @staticmethod
     def _skip_rest(stream: object) -> int:
         skipped = 0
-        while piece := stream.readline(MOST_SHOWN):  # type: ignore[attr-defined]  # a buffered reader
+        while piece := stream.readline(_MOST_SHOWN):  # type: ignore[attr-defined]  # a buffered reader
             skipped += len(piece)
             if piece.endswith(b"\n") or skipped > MOST_SCANNED:
                 break
@@ -87,8 +87,8 @@ class _Lines:
 def write_text(place: Place, path: str, content: str) -> str:
     """Write a whole file, making the folders on its way."""
     *folders, name = _new_file_parts(place, path)
-    if len(folders) > DEEPEST:
-        raise InvalidRequest(f"path: it leads through {len(folders)} folders, and at most {DEEPEST} are made")
+    if len(folders) > _DEEPEST:
+        raise InvalidRequest(f"path: it leads through {len(folders)} folders, and at most {_DEEPEST} are made")
     data = storable_text(content).encode()
     with words_for(path), opened_folder(place, tuple(folders), create=True) as folder:
         before = look(folder, name)
@@ -177,10 +177,10 @@ def list_folder(place: Place, path: str) -> str:
     place = place.around(path)
     names = place.parts(path)
     with words_for(path), opened_folder(place, names) as folder, os.scandir(folder) as entries:
-        found = list(islice(entries, MOST_ENTRIES + 1))
-        lines = sorted(_entry(entry) for entry in found[:MOST_ENTRIES])
-    if len(found) > MOST_ENTRIES:
-        lines.append(f"[{MOST_ENTRIES} of more entries]")
+        found = list(islice(entries, _MOST_ENTRIES + 1))
+        lines = sorted(_entry(entry) for entry in found[:_MOST_ENTRIES])
+    if len(found) > _MOST_ENTRIES:
+        lines.append(f"[{_MOST_ENTRIES} of more entries]")
     return "\n".join(lines) or "[the folder is empty]"
 
 

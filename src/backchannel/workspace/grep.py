@@ -19,7 +19,7 @@ from backchannel.workspace.beneath import Place, look, opened_file, opened_folde
 
 MOST_IN_FILE = 100
 LARGEST_FILE = 4 * 1024 * 1024
-DEEPEST = 200
+_DEEPEST = 200
 SKIPPED = ("node_modules", "__pycache__")
 BAD_PATTERN = 2
 
@@ -46,7 +46,7 @@ def _files(place: Place, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if found is None or not stat.S_ISDIR(found.st_mode):
             yield names
             return
-    if len(names) > DEEPEST:
+    if len(names) > _DEEPEST:
         return
     try:
         with opened_folder(place, names) as folder, os.scandir(folder) as entries:

@@ -14,7 +14,7 @@ from pathlib import Path
 from backchannel.storage.ids import new_id
 
 SHOWN_AT_EACH_END = 16 * 1024
-MOST_FILES = 64
+_MOST_FILES = 64
 """How many outputs are kept of an agent's sessions; the oldest go first."""
 THROTTLE_S = 0.01
 """How long a command that writes without end waits after each piece, once nothing of it is kept any more."""
@@ -107,7 +107,7 @@ class _WholeFile:
 def _drop_old(folder: Path) -> None:
     """Make room for one more output among those of all sessions of the agent."""
     kept = sorted(folder.parent.glob("*/*.log"), key=lambda path: path.name)  # an id tells when it was made
-    for old in kept[: 1 - MOST_FILES] if len(kept) >= MOST_FILES else ():
+    for old in kept[: 1 - _MOST_FILES] if len(kept) >= _MOST_FILES else ():
         old.unlink(missing_ok=True)
         with suppress(OSError):  # it has others
             old.parent.rmdir()

@@ -15,7 +15,7 @@ from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place, look, opened_file, opened_folder
 from backchannel.workspace.files import replace_file
 
-FOLDER = "received"
+_FOLDER = "received"
 _MOST_NAMES = 100
 
 
@@ -26,15 +26,15 @@ def put_received(place: Place, name: str, content: bytes) -> str:
         InvalidRequest: the workspace does not take it; the message says why.
         OSError: it cannot be written.
     """
-    with opened_folder(place, (FOLDER,), create=True) as folder:
+    with opened_folder(place, (_FOLDER,), create=True) as folder:
         for candidate in _names(name, content):
             found = look(folder, candidate)
             if found is None:
                 replace_file(folder, candidate, content, None)
             elif found.st_size != len(content) or not _has(folder, candidate, content):
                 continue
-            return f"{FOLDER}/{candidate}"
-    raise InvalidRequest(f"{FOLDER}: too many files of one name lie there")
+            return f"{_FOLDER}/{candidate}"
+    raise InvalidRequest(f"{_FOLDER}: too many files of one name lie there")
 
 
 def _names(name: str, content: bytes) -> Iterator[str]:

@@ -162,7 +162,7 @@ async def test_an_answer_that_is_lost_or_broken_leaves_it_open(
 async def test_an_answer_that_does_not_come_in_time_leaves_it_open(
     telegram: Telegram, channel: TelegramChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backchannel.channels.telegram.wire.ANSWER_LIMIT_S", 0.2)
+    monkeypatch.setattr("backchannel.channels.telegram.wire._ANSWER_LIMIT_S", 0.2)
     telegram.then("sendMessage", Hang(takes=True))
     with pytest.raises(ChannelSilent, match="timeout"):
         await channel.send(part())

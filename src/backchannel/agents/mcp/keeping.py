@@ -2,7 +2,7 @@
 
 One task has the connection from its beginning to its end; calls come from the tasks of runs and go through it. An
 attempt to start has `START_LIMIT_S`, which is long, because a program may have to be fetched first; what waits for it
-has `PATIENCE_S`. After a failure there is a pause, twice as long each time, and short again once the server has stayed
+has `_PATIENCE_S`. After a failure there is a pause, twice as long each time, and short again once the server has stayed
 up.
 
     starting ──► up ──► down, for a while ──► starting …
@@ -35,9 +35,9 @@ from backchannel.version import __version__
 log = structlog.get_logger(__name__)
 
 START_LIMIT_S = 60.0
-PATIENCE_S = 10.0
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 60.0
+_PATIENCE_S = 10.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 60.0
 STEADY_S = 30.0
 """How long a server has to be up for its next failure to count as the first."""
 LIST_LIMIT_S = 30.0
@@ -116,7 +116,7 @@ class KeptServer:
             pause_s = 0 if self._retry_at is None else self._retry_at - self._clock.monotonic()
             return f"{self._why}; it is tried again " + (f"in {pause_s:.0f} s" if pause_s >= 1 else "now")
         waited_s = self._clock.monotonic() - self._began
-        return f"it has not answered in the {waited_s:.0f} s since its start" if waited_s > PATIENCE_S else None
+        return f"it has not answered in the {waited_s:.0f} s since its start" if waited_s > _PATIENCE_S else None
 
     @property
     def condition(self) -> str:
@@ -137,7 +137,7 @@ class KeptServer:
         """Start it, and wait a while for its first attempt to come up or fail; calls wait for later ones."""
         self.start()
         if self._client is None and not self._failures:
-            await self._wait_for_move(self._began + PATIENCE_S)
+            await self._wait_for_move(self._began + _PATIENCE_S)
 
     async def _wait_for_move(self, until: float) -> bool:
         left_s = until - self._clock.monotonic()
@@ -180,7 +180,7 @@ class KeptServer:
                 log.debug("an MCP server failed", server=self.name, exc_info=error)
             if self._was_steady():
                 self._failures = 0
-            pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+            pause_s = min(_FIRST_PAUSE_S * 2**self._failures, _LONGEST_PAUSE_S)
             self._failures = min(self._failures + 1, 10)
             self._retry_at = self._clock.monotonic() + pause_s
             say = log.debug if why == self._why else log.warning  # what goes on as it was is said once
@@ -264,7 +264,7 @@ class KeptServer:
             except (MCPError, SubscriptionLost, TimeoutError) as error:
                 log.debug("an MCP server tells no changes", server=self.name, why=describe_failure(error, self._hide))
             await self._clock.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             self._listing_due.set()  # it may have changed meanwhile
 
     async def call(self, tool: str, arguments: dict[str, Any], limit_s: float) -> CallAnswer:
@@ -290,7 +290,7 @@ class KeptServer:
                 raise CallLost(clean_name(self._hide(error.message), limit=300)) from error
             if error.code == mcp_types.CONNECTION_CLOSED:
                 if self._client is client:
-                    await self._wait_for_move(self._clock.monotonic() + PATIENCE_S)  # it will be said how it ended
+                    await self._wait_for_move(self._clock.monotonic() + _PATIENCE_S)  # it will be said how it ended
                 raise CallLost(self._why or "the connection ended") from error
             if error.message == _SESSION_GONE:
                 self._session_gone.set()
@@ -301,7 +301,7 @@ class KeptServer:
     async def _connected(self) -> Client:
         """Give the connection; one that was just lost, or is being made, is waited for."""
         self.start()
-        until = self._clock.monotonic() + PATIENCE_S
+        until = self._clock.monotonic() + _PATIENCE_S
         while self._client is None:
             is_hopeless = self._failures > 1 and self._retry_at is not None
             if is_hopeless or not await self._wait_for_move(until):

@@ -20,7 +20,7 @@ from backchannel.core.text import cut, storable_text, without_controls
 
 MOST_TOOLS = 500
 LONGEST_DESCRIPTION = 8_192
-LONGEST_NAME = 256
+_LONGEST_NAME = 256
 """How long a name may be at the server."""
 
 Note = Callable[[str], None]
@@ -44,7 +44,7 @@ def listed(
     """Make the tools of a server, by their names."""
     by_name: dict[str, mcp_types.Tool] = {}
     for tool in given:
-        if not tool.name or len(tool.name) > LONGEST_NAME:
+        if not tool.name or len(tool.name) > _LONGEST_NAME:
             note("a tool without a usable name is left out")
         elif tool.name in by_name:
             note(f"it has two tools named {tool.name!r}; the first one is used")

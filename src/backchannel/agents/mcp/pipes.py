@@ -51,7 +51,7 @@ NOISE_PAUSE_S = 0.01
 ENDS_WITHIN_S = 1.0
 """How long a server may take to end by itself when its input is closed."""
 GONE_WITHIN_S = 5.0
-LOOK_EVERY_S = 0.01
+_LOOK_EVERY_S = 0.01
 TOO_MUCH = "a message with more lists and objects in it than are read"
 _ID_WITHIN = 200
 _FIRST_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,')
@@ -169,7 +169,7 @@ async def _has_ended(process: asyncio.subprocess.Process, limit_s: float) -> boo
     loop = asyncio.get_running_loop()
     until = loop.time() + limit_s
     while process.returncode is None and loop.time() < until:  # noqa: ASYNC110  # there is no event of it alone
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(_LOOK_EVERY_S)
     return process.returncode is not None
 
 

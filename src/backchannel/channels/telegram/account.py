@@ -27,7 +27,7 @@ from backchannel.errors import GatewayError, Unavailable
 
 log = structlog.get_logger(__name__)
 
-MAX_FILE_BYTES = 20 * 1024 * 1024
+_MAX_FILE_BYTES = 20 * 1024 * 1024
 """Telegram gives bots no larger files."""
 _LONGEST_DESCRIPTION = 256
 _MOST_COUNTED = 100
@@ -147,7 +147,7 @@ class TelegramAccount:
 
     def _incoming(self, attached: AttachedFile) -> IncomingFile:
         file = attached.file
-        fetch = partial(self._wire.download, file.file_id, MAX_FILE_BYTES)
+        fetch = partial(self._wire.download, file.file_id, _MAX_FILE_BYTES)
         return IncomingFile(attached.kind, attached.name, file.file_size, file.mime_type, fetch)
 
     async def _set_menu(self, owners: Sequence[str]) -> None:

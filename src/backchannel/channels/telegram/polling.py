@@ -30,9 +30,9 @@ log = structlog.get_logger(__name__)
 
 WAIT_S = 30
 """How long Telegram keeps a question open when there is nothing new."""
-LOOK_AGAIN_S = 1.0
+_LOOK_AGAIN_S = 1.0
 """How soon it is asked again while something is not done."""
-LONGEST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 30.0
 
 MOST_TRIES = 6
 """How often an update is handed in that a fault of ours keeps from being taken: for half a minute in all."""
@@ -94,8 +94,8 @@ class Poller:
             await self._some_progress()
         elif not numbered:
             self._offset = None
-            if asyncio.get_running_loop().time() - asked_at < LOOK_AGAIN_S:
-                await self._clock.sleep(LOOK_AGAIN_S)  # a server that keeps no question open
+            if asyncio.get_running_loop().time() - asked_at < _LOOK_AGAIN_S:
+                await self._clock.sleep(_LOOK_AGAIN_S)  # a server that keeps no question open
 
     def _numbered(self, updates: Sequence[Any]) -> list[tuple[NumberedUpdate, Any]]:
         """Order updates by their numbers. One without could never be acknowledged: it is left out, and logged once."""
@@ -119,7 +119,7 @@ class Poller:
             await self._wire.delete_webhook()
         else:
             asked_s = error.retry_after_s if isinstance(error, ChannelBusy) else None
-            await self._clock.sleep(asked_s or LOOK_AGAIN_S)
+            await self._clock.sleep(asked_s or _LOOK_AGAIN_S)
 
     def _begin(self, number: NumberedUpdate, raw: Any) -> None:
         if number.update_id in self._done:
@@ -155,7 +155,7 @@ class Poller:
                 if faults == MOST_TRIES:
                     return
             await self._clock.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _acknowledge(self, update_id: int) -> None:
         self._done[update_id] = True
@@ -174,7 +174,7 @@ class Poller:
     async def _some_progress(self) -> None:
         """Wait until all is done, or for a moment."""
         try:
-            async with asyncio.timeout(LOOK_AGAIN_S):
+            async with asyncio.timeout(_LOOK_AGAIN_S):
                 while self._done:
                     self._progress.clear()
                     await self._progress.wait()

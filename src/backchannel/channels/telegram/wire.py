@@ -75,10 +75,10 @@ from backchannel.core.delivery.received import shown_size
 from backchannel.core.text import one_line
 
 CONNECT_LIMIT_S = 15.0
-ANSWER_LIMIT_S = 30.0
+_ANSWER_LIMIT_S = 30.0
 UNNAMED_WAIT_S = 5.0
 """How long Telegram is left alone that asks for it and does not say how long."""
-BATCH = 100
+_BATCH = 100
 """How many updates are asked for at once; Telegram gives no more."""
 _DAY_S = 86_400
 _REASON_LIMIT = 300
@@ -140,7 +140,7 @@ class TelegramConnections:
     """The connections to one server of the Bot API, shared by all bots of a channel."""
 
     def __init__(self, api_root: str) -> None:
-        limits: Any = ClientTimeout(total=ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)  # aiogram hands it on to aiohttp
+        limits: Any = ClientTimeout(total=_ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)  # aiogram hands it on to aiohttp
         self.session = _Session(api=TelegramAPIServer.from_base(api_root), timeout=limits)
         self.takes_any_token = not is_telegrams_own(api_root)
 
@@ -194,8 +194,8 @@ class Wire:
 
     async def updates(self, offset: int | None, wait_s: int) -> list[Any]:
         """Ask for updates from `offset` on, which acknowledges all before it; wait for some if there are none."""
-        asked = _GetUpdates(offset=offset, limit=BATCH, timeout=wait_s, allowed_updates=list(KINDS))
-        limits = ClientTimeout(total=wait_s + ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)
+        asked = _GetUpdates(offset=offset, limit=_BATCH, timeout=wait_s, allowed_updates=list(KINDS))
+        limits = ClientTimeout(total=wait_s + _ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)
         found: list[Any] = await self._call(asked, limits)
         return found
 

@@ -11,7 +11,7 @@ from backchannel.cli.client import Link
 from backchannel.cli.conversation import ReplyView, StoppedWaiting, new_run_id, send_message
 from backchannel.cli.failures import failure_text
 from backchannel.cli.naming import WHICH, find_key
-from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, CommandFailed, Options, options_of
+from backchannel.cli.options import EXIT_INTERRUPTED, FAILED, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import is_terminal, say, say_dim, show_json
 
 
@@ -52,11 +52,11 @@ def _say_once(options: Options, link: Link, session: str, text: str) -> None:
     except StoppedWaiting as stopped:
         view.close()
         say(stopped.message, err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     view.end("" if options.as_json else ended.reply or "")
     if options.as_json:
         show_json(ended)
     elif ended.status != "ok":
         say(failure_text(options, run_id, ended), err=True)
     if ended.status != "ok":
-        raise typer.Exit(INTERRUPTED if ended.status == "aborted" else FAILED)
+        raise typer.Exit(EXIT_INTERRUPTED if ended.status == "aborted" else FAILED)

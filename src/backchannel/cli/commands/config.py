@@ -62,7 +62,7 @@ def look_for_problems(options: Options) -> ConfigChecked:
     """Look at the configuration, and at what it needs of this machine."""
     from backchannel.agents.models import why_not_asked
     from backchannel.agents.sandboxes import BACKENDS
-    from backchannel.agents.toolset import SESSION_TOOLS as SESSION_GROUP
+    from backchannel.agents.toolset import SESSION_TOOL_GROUP
     from backchannel.channels.registry import why_no_channel
     from backchannel.config import Surroundings, check_config
     from backchannel.tools.registry import SESSION_TOOLS
@@ -71,7 +71,7 @@ def look_for_problems(options: Options) -> ConfigChecked:
 
     where = options.where
     tools = (
-        SESSION_GROUP,
+        SESSION_TOOL_GROUP,
         *(tool.name for tool in SESSION_TOOLS),
         *WORKSPACE_TOOLS,
         f"group:{FILES}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.options import INTERRUPTED, AsJson, CommandFailed, Options, options_of
+from backchannel.cli.options import EXIT_INTERRUPTED, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import console, counted, is_terminal, say, show_facts, show_json, show_table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from backchannel.openclaw.importing import ImportReport, SessionResult
     from backchannel.storage.files.folder import StateFolder
 
-MOST_SHOWN = 200
+_MOST_SHOWN = 200
 EXPECTED = "expected agents/<id>/sessions/sessions.json, sessions/sessions.json or sessions.json in it"
 _DATABASES = tuple(f"{place}openclaw*.sqlite" for place in ("agents/*/agent/", "*/agent/", "agent/", ""))
 """Where OpenClaw keeps its sessions by now, as seen from its state folder, and from each folder on the way."""
@@ -106,7 +106,7 @@ class ImportCommand:
                 say(f"Then see them with: {self._options.command('sessions')}")
         except KeyboardInterrupt:
             say("\nStopped. What was taken stays; the same command goes on from there.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(EXIT_INTERRUPTED) from None
         finally:
             held.release()
 
@@ -182,11 +182,11 @@ def _show_report(report: ImportReport, *, unconfigured: list[str]) -> None:
     """Print a report for people."""
     from backchannel.openclaw.importing import ImportAction
 
-    shown = report.results[:MOST_SHOWN]
+    shown = report.results[:_MOST_SHOWN]
     rows = [[one.action, one.key or one.name, one.written, one.messages, _note(one)] for one in shown]
     show_table(["what", "session", "new messages", "of", "note"], rows, empty="There are no sessions.")
-    if len(report.results) > MOST_SHOWN:
-        say(f"… and {len(report.results) - MOST_SHOWN} more: --json shows all of them.")
+    if len(report.results) > _MOST_SHOWN:
+        say(f"… and {len(report.results) - _MOST_SHOWN} more: --json shows all of them.")
     if report.problems:
         say()
         places = [[f"{one.file}:{one.line}", one.what] for one in report.problems]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backchannel.cli.options import INTERRUPTED, AsJson, CommandFailed, Options, options_of
+from backchannel.cli.options import EXIT_INTERRUPTED, AsJson, CommandFailed, Options, options_of
 from backchannel.cli.output import console, counted, is_terminal, say, show_json, show_table
 from backchannel.errors import DatabaseUnusable, StartupError, Unavailable
 
@@ -61,7 +61,7 @@ def migrate(
             counts = move(folder, on_rows)
     except KeyboardInterrupt:
         say("\nStopped. Run the same command again to go on.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         folder.release()
     _show(options, source, counts, as_json=as_json, next_step=_TO_SQLITE if to == SQLITE else _TO_POSTGRES)

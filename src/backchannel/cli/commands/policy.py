@@ -15,7 +15,7 @@ from backchannel.cli.output import say, show_facts, show_json, show_table
 app = typer.Typer(help="Explain what the rules decide.", no_args_is_help=True, rich_markup_mode=None)
 
 NO_RULE = "(none)"
-EMPTY = "No rule says anything about it."
+_EMPTY = "No rule says anything about it."
 
 
 @app.callback()
@@ -55,7 +55,7 @@ def explain(
 
 def _show(decisions: list[answers.DecisionExplained]) -> None:
     verdicts = [[entry.what, "allowed" if entry.allowed else "denied", entry.rule or NO_RULE] for entry in decisions]
-    show_table(["what", "verdict", "rule"], verdicts, empty=EMPTY)
+    show_table(["what", "verdict", "rule"], verdicts, empty=_EMPTY)
     say()
     reasons = dict.fromkeys((entry.rule or NO_RULE, entry.reason) for entry in decisions)  # most are the same
-    show_table(["rule", "reason"], [*reasons], empty=EMPTY)
+    show_table(["rule", "reason"], [*reasons], empty=_EMPTY)

@@ -29,8 +29,8 @@ from backchannel.core.text import one_line
 
 app = typer.Typer(help="List, show, wait for, stop and retry runs.", rich_markup_mode=None)
 
-COLUMNS = ("id", "session", "status", "age", "took", "result")
-SPARE = ("took", "age")
+_COLUMNS = ("id", "session", "status", "age", "took", "result")
+_SPARE = ("took", "age")
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or its beginning, as `runs` shows it.")]
 Session = Annotated[str | None, typer.Option("--session", help="Only runs of this session.")]
@@ -69,7 +69,7 @@ def list_runs(
         ]
         for run_id, run in zip(short_ids([run.run_id for run in listed.runs]), listed.runs, strict=True)
     ]
-    show_table(COLUMNS, rows, empty="There are no runs.", spare=SPARE)
+    show_table(_COLUMNS, rows, empty="There are no runs.", spare=_SPARE)
     if listed.has_more:
         say_more(limit)
 

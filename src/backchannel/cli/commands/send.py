@@ -15,7 +15,7 @@ from backchannel.cli import answers
 from backchannel.cli.client import CallFailed, GatewayClient, Link, Payload
 from backchannel.cli.conversation import ReceiptSeen, invoke, new_run_id, receipt_seen, show_said, wait_for_news
 from backchannel.cli.naming import WHICH, find_key
-from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, options_of
+from backchannel.cli.options import EXIT_INTERRUPTED, FAILED, AsJson, options_of
 from backchannel.cli.output import Spinner, patience, say, say_dim, show_json
 from backchannel.core.commands.control_words import describe_word, is_control_word, is_silent
 
@@ -52,7 +52,7 @@ def send(
                 sending.follow(result)
         except KeyboardInterrupt:
             say("Not watching any longer. What was accepted goes on; the history shows it.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     if result.status not in ("ok", "accepted"):
         raise typer.Exit(FAILED)
 

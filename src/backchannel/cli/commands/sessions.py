@@ -16,11 +16,11 @@ from backchannel.cli.output import Long, Rows, age, clock_time, say, say_or_json
 from backchannel.core.text import one_line, quoted
 from backchannel.errors import SessionNotFound
 
-SPARE = ("model", "kind")
-COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
+_SPARE = ("model", "kind")
+_COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
 EMPTY = "There are no sessions."
-SHORT_NAME = 12
-PAGE = 1000
+_SHORT_NAME = 12
+_PAGE = 1000
 
 T = TypeVar("T")
 
@@ -123,18 +123,18 @@ class SessionsView:
 
     limit: int
     wanted: dict[str, Any]
-    columns: tuple[str, ...] = COLUMNS
-    spare: tuple[str, ...] = SPARE
+    columns: tuple[str, ...] = _COLUMNS
+    spare: tuple[str, ...] = _SPARE
     empty: str = EMPTY
 
     def list(self, client: GatewayClient) -> answers.SessionRows:
         """Ask for them, page by page if there are many."""
         from msgspec.structs import replace
 
-        listed = client.call("sessions.list", answers.SessionRows, limit=min(self.limit, PAGE), **self.wanted)
+        listed = client.call("sessions.list", answers.SessionRows, limit=min(self.limit, _PAGE), **self.wanted)
         found = {row.key: row for row in listed.sessions}  # one that moves up meanwhile is seen twice
         while (left := self.limit - len(found)) > 0 and listed.next_cursor is not None:
-            place = {"limit": min(left, PAGE), "cursor": listed.next_cursor}
+            place = {"limit": min(left, _PAGE), "cursor": listed.next_cursor}
             listed = client.call("sessions.list", answers.SessionRows, **place, **self.wanted)
             found |= {row.key: row for row in listed.sessions}
         return replace(listed, count=len(found), sessions=[*found.values()])
@@ -168,7 +168,7 @@ class SessionsSnapshot:
 
 def show_sessions(rows: list[answers.SessionRow], now_ms: int) -> None:
     """Print sessions as a table."""
-    show_table(COLUMNS, SessionsSnapshot(now_ms, rows).rows(now_ms), empty=EMPTY, spare=SPARE)
+    show_table(_COLUMNS, SessionsSnapshot(now_ms, rows).rows(now_ms), empty=EMPTY, spare=_SPARE)
 
 
 def kind_of(row: answers.SessionRow) -> str:
@@ -191,7 +191,7 @@ def name_of(session: answers.SessionRow | answers.TreeNode) -> str | None:
 def _shown_name(row: answers.SessionRow) -> Long | None:
     """What a session is called, or whose sub-agent it is; where there is no room it gives way to the key."""
     if name := name_of(row):
-        return Long(name, one_line(name, SHORT_NAME))
+        return Long(name, one_line(name, _SHORT_NAME))
     return None if row.spawned_by is None else Long(f"sub-agent of {row.spawned_by}", "sub-agent")
 
 

@@ -26,7 +26,7 @@ from backchannel.cli.conversation import (
 )
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.naming import find_key
-from backchannel.cli.options import FAILED, INTERRUPTED, AsJson, Options, options_of
+from backchannel.cli.options import EXIT_INTERRUPTED, FAILED, AsJson, Options, options_of
 from backchannel.cli.output import is_terminal, patience, say, say_dim, show_json
 from backchannel.core.commands.control_words import describe_word, is_control_word
 
@@ -90,7 +90,7 @@ def spawn(
                 is_ok = spawning.follow(result).status == "ok"
         except KeyboardInterrupt:
             say("Not watching any longer. What was accepted goes on; the tree shows it.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     if not is_ok:
         raise typer.Exit(FAILED)
 

@@ -16,7 +16,7 @@ from backchannel.cli.output import console, is_terminal, say, show_json
 
 app = typer.Typer(help="Care for the transcript files.", no_args_is_help=True, rich_markup_mode=None)
 
-PAGE = 500
+_PAGE = 500
 
 
 @app.callback()
@@ -56,7 +56,7 @@ def _all_ids(client: GatewayClient) -> list[str]:
     ids: list[str] = []
     cursor: str | None = ""
     while cursor is not None:
-        page = client.call("transcripts.list", answers.TranscriptsListed, limit=PAGE, cursor=cursor)
+        page = client.call("transcripts.list", answers.TranscriptsListed, limit=_PAGE, cursor=cursor)
         ids += (entry.session_id for entry in page.transcripts)
         cursor = page.next_cursor
     return ids

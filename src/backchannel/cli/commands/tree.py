@@ -23,10 +23,10 @@ from backchannel.core.text import one_line
 if TYPE_CHECKING:
     from backchannel.core.messages import Usage
 
-COLUMNS = ("session", "status", "runtime", "receipt", "tokens", "cost", "active", "name")
-SPARE = ("active", "tokens", "name", "receipt")
-SHORT_NAME = 24
-MOST = 1000
+_COLUMNS = ("session", "status", "runtime", "receipt", "tokens", "cost", "active", "name")
+_SPARE = ("active", "tokens", "name", "receipt")
+_SHORT_NAME = 24
+_MOST = 1000
 """How many sessions the gateway shows at once."""
 
 _UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f-]{27}$")
@@ -59,9 +59,9 @@ def tree(
     if as_json:
         show_json(snapshot.as_json())
         return
-    show_table(COLUMNS, snapshot.rows(snapshot.ts), empty=EMPTY, spare=SPARE)
+    show_table(_COLUMNS, snapshot.rows(snapshot.ts), empty=EMPTY, spare=_SPARE)
     if snapshot.has_more:
-        more = f"--limit {min(limit * 2, MOST)} shows them, a" if limit < MOST else "a"
+        more = f"--limit {min(limit * 2, _MOST)} shows them, a" if limit < _MOST else "a"
         say(f"There are more: {more} KEY or --agent narrows it down.", err=True)
 
 
@@ -112,8 +112,8 @@ class TreeView:
     key: str | None
     agent: str | None
     limit: int
-    columns: tuple[str, ...] = COLUMNS
-    spare: tuple[str, ...] = SPARE
+    columns: tuple[str, ...] = _COLUMNS
+    spare: tuple[str, ...] = _SPARE
     empty: str = EMPTY
 
     def load(self, client: GatewayClient) -> TreeSnapshot:
@@ -265,7 +265,7 @@ def _short_title(title: str | None) -> Long | None:
     """Give a title a short form."""
     if title is None:
         return None
-    return Long(" ".join(title.split()), one_line(title, SHORT_NAME))
+    return Long(" ".join(title.split()), one_line(title, _SHORT_NAME))
 
 
 def _short_key(session: answers.TreeNode) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from backchannel.core.delivery.channels import FileKind
 from backchannel.core.text import clean_name, storable_text
 
-NAME_LIMIT = 100
+_NAME_LIMIT = 100
 """How many characters of a file's name are kept."""
 MAX_IMAGE_BYTES = 10 * 1024 * 1024
 """How large a picture may be that is shown to a model."""
@@ -73,14 +73,14 @@ def clean_file_name(name: str | None) -> str | None:
 
     A long one keeps its ending, by which people and programs know what it is.
     """
-    path = clean_name(storable_text(name or ""), limit=4 * NAME_LIMIT).replace("\\", "/").rstrip("/")
+    path = clean_name(storable_text(name or ""), limit=4 * _NAME_LIMIT).replace("\\", "/").rstrip("/")
     seen = path.rpartition("/")[2].translate(_NOT_IN_NAMES).strip(" .")
-    if len(seen) <= NAME_LIMIT:
+    if len(seen) <= _NAME_LIMIT:
         return seen or None
     stem, dot, ending = seen.rpartition(".")
     if not dot or len(ending) > _LONGEST_ENDING:
-        return seen[:NAME_LIMIT].strip(" .")
-    return f"{stem[: NAME_LIMIT - len(ending) - 1].strip(' .')}.{ending}"
+        return seen[:_NAME_LIMIT].strip(" .")
+    return f"{stem[: _NAME_LIMIT - len(ending) - 1].strip(' .')}.{ending}"
 
 
 def disk_name(kind: FileKind, name: str | None, mime_type: str | None) -> str:

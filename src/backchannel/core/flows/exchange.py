@@ -48,7 +48,7 @@ from backchannel.core.policy.limits import ExchangeLimitSettings, Wait, go_on, m
 from backchannel.core.runs import RunKind, RunState
 from backchannel.core.sessions import Address
 
-SOURCE_TOOL = "sessions_send"
+SEND_TOOL = "sessions_send"
 
 _NOWHERE = ("internal", "unknown")
 _TARGET_GONE = "the target was deleted"
@@ -351,7 +351,7 @@ def turn_run(exchange: Exchange) -> QueueRun:
 
 def announce_run(exchange: Exchange) -> QueueRun:
     """Make the run that says what the target's chat is told; it is the gateway that asks."""
-    asks = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SOURCE_TOOL, exchange_id=exchange.id)
+    asks = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SEND_TOOL, exchange_id=exchange.id)
     return _run(exchange, RunKind.ANNOUNCE, (announce_text(exchange),), asks)
 
 
@@ -392,11 +392,11 @@ def _note(exchange: Exchange, taker: Party, text: str) -> AddNote:
 def _from(exchange: Exchange, source: Party | None) -> Provenance:
     """Say who wrote a message: the other session, or a person who is none."""
     if source is None:
-        return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_tool=SOURCE_TOOL, exchange_id=exchange.id)
+        return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_tool=SEND_TOOL, exchange_id=exchange.id)
     return Provenance(
         kind=ProvenanceKind.INTER_SESSION,
         source_session_key=source.name,
         source_channel=source.channel,
-        source_tool=SOURCE_TOOL,
+        source_tool=SEND_TOOL,
         exchange_id=exchange.id,
     )

@@ -15,7 +15,7 @@ CONTEXT_LINE = "[Agent-to-agent context]"
 """Opens the context that follows a session's message."""
 TURN_LINE = "[Agent-to-agent exchange, reply-back turn "
 """Begins the first line of a turn; its number follows."""
-ANNOUNCE_LINE = "[Agent-to-agent exchange, announce step]"
+EXCHANGE_ANNOUNCE_LINE = "[Agent-to-agent exchange, announce step]"
 """Opens the announce step."""
 LATE_LINE = "[Late reply from "
 FAILURE_LINE = "[No reply from "
@@ -51,7 +51,7 @@ def announce_text(exchange: Exchange) -> str:
     """Ask the target what, if anything, its own chat should be told."""
     channel = exchange.address.channel if exchange.address else exchange.target.channel
     return joined(
-        ANNOUNCE_LINE,
+        EXCHANGE_ANNOUNCE_LINE,
         f"The exchange is over. You are the one asked: {_session(exchange.target)}. Asked by {_asker(exchange)}.",
         f"Your reply is posted as it is to this session's chat on {quote_name(channel)}, where people read it."
         f" To post nothing, reply with exactly {ANNOUNCE_SKIP}. You have no tools in this step.",

@@ -38,10 +38,10 @@ from backchannel.core.messages import Provenance, ProvenanceKind
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.runs import RunKind, RunState
 
-SOURCE_TOOL = "sessions_spawn"
+SPAWN_TOOL = "sessions_spawn"
 ANNOUNCE_LIMIT_S = 60.0
 MAX_CHILDREN = "agents.defaults.subagents.maxChildren"
-ANY = "*"
+_ANY = "*"
 TASK_KEPT = 4_000
 
 
@@ -50,7 +50,7 @@ def may_spawn(requester: SessionKey, agent_id: str, allowed: Collection[str], *,
     setting = f"agents.list[{requester.agent}].subagents.allowAgents"
     if requester.is_subagent:
         return Decision(False, "a sub-agent may not spawn another")
-    if agent_id != requester.agent and agent_id not in allowed and ANY not in allowed:
+    if agent_id != requester.agent and agent_id not in allowed and _ANY not in allowed:
         may = ", ".join(sorted({requester.agent, *allowed}))
         reason = f"{requester.agent!r} may spawn only under {may} (with {agent_id!r} in {setting} it could)"
         return Decision(False, reason, setting)
@@ -81,7 +81,7 @@ def being_stopped() -> Decision:
 
 def first_run(spawn: Spawn, requester_shown: str) -> QueueRun:
     """Make the run that works on the task."""
-    asks = Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=requester_shown, source_tool=SOURCE_TOOL)
+    asks = Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=requester_shown, source_tool=SPAWN_TOOL)
     return QueueRun(
         id=spawn.child_run, kind=RunKind.CHILD, key=spawn.child, texts=(spawn.task,), provenance=asks, chain=spawn.chain
     )
@@ -119,7 +119,7 @@ def _child_ended(spawn: Spawn, event: ChildRunEnded) -> Stepped:
 
 
 def _announce_run(spawn: Spawn) -> QueueRun:
-    asks = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SOURCE_TOOL)
+    asks = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SPAWN_TOOL)
     return QueueRun(
         id=announce_id(spawn),
         kind=RunKind.ANNOUNCE,
@@ -160,4 +160,4 @@ def _settle(spawn: Spawn, outcome: SpawnOutcome, reason: str) -> Stepped:
 
 def from_child(child: SessionKey) -> Provenance:
     """Say that a child wrote a note."""
-    return Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=str(child), source_tool=SOURCE_TOOL)
+    return Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=str(child), source_tool=SPAWN_TOOL)

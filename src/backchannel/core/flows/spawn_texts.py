@@ -16,7 +16,7 @@ from backchannel.core.runs import RunState
 from backchannel.core.secrets.redaction import redact_opening
 from backchannel.core.text import fenced, joined
 
-ANNOUNCE_LINE = "[Sub-agent, announce step]"
+SPAWN_ANNOUNCE_LINE = "[Sub-agent, announce step]"
 """Opens the announce step."""
 WAKE_LINE = "[Results of your sub-agents]"
 """Opens the message that wakes a requester."""
@@ -35,7 +35,7 @@ def announce_prompt(spawn: Spawn) -> str:
     """Ask a child that has done its task what its requester is told."""
     channel = "" if spawn.address is None else f", and posted to its chat on {quote_name(spawn.address.channel)}"
     return joined(
-        ANNOUNCE_LINE,
+        SPAWN_ANNOUNCE_LINE,
         f"Your task is done. Your reply to this message is reported to the session that started you{channel}.",
         "State the result in full, as someone reads it who has seen nothing of your work. You have no tools in this"
         f" step. To report nothing, reply with exactly {ANNOUNCE_SKIP}.",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from backchannel.core.policy.decisions import Decision
 
-OPERATOR = "operator"
+OPERATOR_WORD = "operator"
 """The first word of an operator's name; alone it is whoever has the token of the configuration."""
 _OWNERS = "channels.<name>.owners"
 
@@ -26,7 +26,7 @@ class Answerer:
 
     @classmethod
     def operator(cls, token_id: str) -> Answerer:
-        return cls(OPERATOR if token_id == OPERATOR else f"{OPERATOR} {token_id}")
+        return cls(OPERATOR_WORD if token_id == OPERATOR_WORD else f"{OPERATOR_WORD} {token_id}")
 
 
 def may_answer(asked_on: str | None, by: Answerer) -> Decision:

@@ -24,7 +24,7 @@ from backchannel.core.text import clean_name, cut, made_visible
 ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 """What codes are made of: nothing that is taken for something else when it is read aloud or typed."""
 CODE_LENGTH = 8
-LIFE_MS = 3_600_000
+PAIRING_LIFE_MS = 3_600_000
 """How long a code can be confirmed."""
 MOST_PENDING = 50
 """How many strangers may wait on one channel: others are ignored until one of these is answered, or void."""
@@ -69,7 +69,7 @@ class PairingRecord(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def expires_at(self) -> int:
-        return self.created_at + LIFE_MS
+        return self.created_at + PAIRING_LIFE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class SenderKnown:
 
 def is_fresh(created_at: int, now: int) -> bool:
     """Whether a code of this time still counts; one that a clock has written that was far ahead does not."""
-    return abs(now - created_at) < LIFE_MS
+    return abs(now - created_at) < PAIRING_LIFE_MS
 
 
 def read_code(written: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-LIFE_MS = 30 * 24 * 3600 * 1000
+DEVICE_LIFE_MS = 30 * 24 * 3600 * 1000
 """How long a device token counts after it was made or used last."""
 USED_MS = 3600 * 1000
 """How exactly it is known when that was: not every connection shall write."""
@@ -49,11 +49,11 @@ class DeviceToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def ends_at(self) -> int:
-        return self.used_at + LIFE_MS
+        return self.used_at + DEVICE_LIFE_MS
 
     def is_over(self, now: int) -> bool:
         """Whether it was not used for too long; a time far ahead is that of a wrong clock."""
-        return abs(now - self.used_at) >= LIFE_MS
+        return abs(now - self.used_at) >= DEVICE_LIFE_MS
 
     def is_use_news(self, now: int) -> bool:
         """Whether that it is used now has to be written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backchannel.config.schedules import show_moment
-from backchannel.core.policy.pairing import LIFE_MS, MOST_PENDING, PairingRecord, PairingState
+from backchannel.core.policy.pairing import MOST_PENDING, PAIRING_LIFE_MS, PairingRecord, PairingState
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.auth import PAIRING
@@ -46,7 +46,7 @@ class PairingRequest(PairingAccount, frozen=True, kw_only=True, omit_defaults=Fa
 
 class PairingLimits(Answer, frozen=True, kw_only=True, omit_defaults=False):
     pending_per_account: int = MOST_PENDING
-    ttl_ms: int = LIFE_MS
+    ttl_ms: int = PAIRING_LIFE_MS
 
 
 class ChannelPairings(Answer, frozen=True, kw_only=True, omit_defaults=False):

@@ -42,12 +42,12 @@ LARGEST_READ = 1000
 MOST_ENDS = 10_000
 OVERLAP = 1000
 """So many messages before the noted one are looked at too: a power cut may have kept the note and lost a line."""
-MOST_LOOKED_AT = 100_000
+_MOST_LOOKED_AT = 100_000
 TAIL = 65_536
 _NOTE = "the note of how far the files are"
 NOTE_EVERY_S = 1.0
 MOST_UNNOTED = 500
-PATIENCE_S = 0.02
+_PATIENCE_S = 0.02
 AWAY_PAUSE_S = 1.0
 
 
@@ -130,7 +130,7 @@ class Transcripts:
             self._guarded(entry.session_id, lambda entry=entry: self._fill(tx, entry))  # type: ignore[misc]
         while (facts := self._queue.get()) is not None:
             # Wait a moment: a run's message and its reply are then mostly one append.
-            self._is_closing.wait(PATIENCE_S)
+            self._is_closing.wait(_PATIENCE_S)
             self._write(tx, self._with_waiting(facts))
         self._write_note(tx)
 
@@ -254,7 +254,7 @@ def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
 def _written_lately(tx: Tx, noted: int) -> list[SessionIdEntry]:
     """Name the transcripts of which messages came after the noted one, or shortly before it."""
     (newest,) = required(tx.one("SELECT coalesce(max(position), 0) FROM message_order"))
-    since = max(min(noted, newest) - OVERLAP, newest - MOST_LOOKED_AT)
+    since = max(min(noted, newest) - OVERLAP, newest - _MOST_LOOKED_AT)
     rows = tx.all(
         "SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id IN "
         "(SELECT session_id FROM message_order WHERE position > ?) AND coalesce(end_reason, '') <> 'importing'",

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 LANES = 4
 """How many threads write, each with a connection."""
-MOST_WAITING = 10_000
+_MOST_WAITING = 10_000
 """How many changes may wait, and how many reads; more are refused."""
 READERS, LOOKERS = 3, 2
 
@@ -135,7 +135,7 @@ class PostgresDriver:
         if self.is_closed:
             return refused(future, Unavailable("the database is closed"))
         waiting = self._at_work + len(self._line)
-        if waiting >= MOST_WAITING:
+        if waiting >= _MOST_WAITING:
             busy = f"{waiting} changes wait for the database already"
             return refused(future, Unavailable(busy, retryAfterMs=RETRY_AFTER_MS))
         self._is_idle.clear()
@@ -184,7 +184,7 @@ class PostgresDriver:
     async def _read_in(self, readers: Readers, how: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         if self.is_closed:
             raise Unavailable("the database is closed")
-        if readers.waiting >= MOST_WAITING:
+        if readers.waiting >= _MOST_WAITING:
             raise Unavailable(f"{readers.waiting} reads wait for the database already", retryAfterMs=RETRY_AFTER_MS)
         run = partial(how, self.context, self._clock.now_ms(), *args, **kwargs)
         readers.waiting += 1

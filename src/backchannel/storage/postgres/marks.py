@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from backchannel.storage.postgres.connection import Connection
 
-LONGEST_WAIT_MS = 5000
+_LONGEST_WAIT_MS = 5000
 """How long the end of a transaction is waited for whose connection broke, before that is tried again."""
 KEPT_DAYS = 30
 MARKS_TABLE = "commit_marks"
@@ -47,7 +47,7 @@ class CommitMark:
             psycopg.OperationalError: the transaction is not over yet, or the connection was lost.
         """
         with connection.transaction():
-            connection.execute(f"SET LOCAL lock_timeout = {LONGEST_WAIT_MS}".encode())
+            connection.execute(f"SET LOCAL lock_timeout = {_LONGEST_WAIT_MS}".encode())
             row = connection.execute(_LOAD.format(writer=self.writer).encode()).fetchone()
         assert row is not None
         return int(row[0])

@@ -21,11 +21,11 @@ from backchannel.storage.postgres.wakeups import MOST_WAITING
 
 log = structlog.get_logger(__name__)
 
-POLL_S = 0.25
+_POLL_S = 0.25
 _PAUSE_S = 1.0
 LATELY_MS = 3_000
 """How long after its time a row is looked for: so long may its commit take."""
-KEPT_MS = 60_000
+_KEPT_MS = 60_000
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
@@ -64,7 +64,7 @@ class PostgresPolledWakeups:
                     self._heard = dict(_newer(connection, LATELY_MS, []))
                     self._tell("")
                     while not self._is_closing.is_set():
-                        self._called.wait(POLL_S)
+                        self._called.wait(_POLL_S)
                         self._called.clear()
                         self._send(connection)
                         self._hear(connection)
@@ -76,7 +76,7 @@ class PostgresPolledWakeups:
 
     def _send(self, connection: Connection) -> None:
         if self._waiting:
-            connection.execute(f"DELETE FROM wakeups WHERE sent_at < {_NOW} - {KEPT_MS}".encode())
+            connection.execute(f"DELETE FROM wakeups WHERE sent_at < {_NOW} - {_KEPT_MS}".encode())
         while self._waiting:
             text = self._waiting.popleft()
             connection.execute(f"INSERT INTO wakeups (sent_at, body) VALUES ({_NOW}, %s)".encode(), (text,))

@@ -51,16 +51,16 @@ from backchannel.storage.units.cluster.members import TAKEN_FOR_DEAD
 
 log = structlog.get_logger(__name__)
 
-LARGEST_GROUP = 512
+_LARGEST_GROUP = 512
 MOST_SESSIONS = 64
 """How many units about one session each are a group: the server has room for some thousands of locks."""
-LONGEST_GROUP_S = 0.1
+_LONGEST_GROUP_S = 0.1
 """How long units are added to a group; the last one is run to its end."""
 LOCK_LIMIT_S = 5.0
 """How long a group of units is tried while others hold locks that it needs, before it is refused."""
 KNOWN_LOCK_MS = 50
 """How long a row is waited for while another program is known to hold a lock."""
-MOST_TRIES = 5
+_MOST_TRIES = 5
 """How often a unit that others got in the way of is run."""
 AHEAD = "the database has gone back behind what this gateway knew: it stops its work and begins anew in a moment"
 
@@ -134,7 +134,7 @@ class WriterThread:
         entry = self.waiting.get()
         while entry is not None:
             group.append(entry)
-            if len(group) == LARGEST_GROUP:
+            if len(group) == _LARGEST_GROUP:
                 return group
             try:
                 entry = self.waiting.get_nowait()
@@ -199,7 +199,7 @@ class WriterThread:
                     tries += 1
                     is_alone = len(group) == 1 and attempt.keys is None
                     goes_on = is_lost(attempt.writer.connection, error) or (is_alone and runs_again(error))
-                    if not goes_on or tries == MOST_TRIES:
+                    if not goes_on or tries == _MOST_TRIES:
                         raise
 
     def _stand(self, slot: Slot, attempt: Attempt, ends: float) -> None:
@@ -263,7 +263,7 @@ class WriterThread:
     def _run_units(self, attempt: Attempt, group: Sequence[WaitingUnit]) -> None:
         if attempt.keys is None and self._is_shut_out(attempt):
             self._desk.cast_out()
-        ends = perf_counter() + LONGEST_GROUP_S
+        ends = perf_counter() + _LONGEST_GROUP_S
         for entry in group:
             began = perf_counter()
             try:

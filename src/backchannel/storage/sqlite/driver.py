@@ -41,12 +41,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGEST_GROUP = 512
-LONGEST_GROUP_S = 0.02
+_LONGEST_GROUP_S = 0.02
 """How long the units of one group may hold the loop; the last one is run to its end."""
 READERS = 2
 COARSE_NS = 1_000_000_000
-BUSY_PAUSE_S = 0.02
-BUSY_LIMIT_S = 10.0
+_BUSY_PAUSE_S = 0.02
+_BUSY_LIMIT_S = 10.0
 """How long another program may hold the file before writes are refused."""
 
 
@@ -82,7 +82,7 @@ class SqliteDriver:
         on_fatal: Callable[[BaseException], None],
         context: UnitContext = NO_CONTEXT,
         faults: Faults | None = None,
-        busy_limit_s: float = BUSY_LIMIT_S,
+        busy_limit_s: float = _BUSY_LIMIT_S,
     ) -> None:
         self.context = context
         self._now_ms = clock.now_ms
@@ -202,7 +202,7 @@ class SqliteDriver:
         if self._alone:
             yield self._alone.popleft()
             return
-        ends = perf_counter() + LONGEST_GROUP_S
+        ends = perf_counter() + _LONGEST_GROUP_S
         for _ in range(min(len(self._waiting), LARGEST_GROUP)):
             yield self._waiting.popleft()
             if perf_counter() > ends:
@@ -210,7 +210,7 @@ class SqliteDriver:
 
     def _try_later(self, error: sqlite3.Error, give_up_at: float) -> None:
         if self._loop.time() < give_up_at:
-            self._loop.call_later(BUSY_PAUSE_S, self._next_group, give_up_at)
+            self._loop.call_later(_BUSY_PAUSE_S, self._next_group, give_up_at)
             return
         group = [*self._alone, *self._waiting]
         self._alone.clear()

@@ -26,8 +26,8 @@ from backchannel.storage.tx import Row, Tx, columns, required
 from backchannel.storage.units import deliveries, runs, timers
 from backchannel.storage.views import lookups
 
-FIELDS = columns(Approval.__struct_fields__)
-TIMER = "approval"
+_FIELDS = columns(Approval.__struct_fields__)
+APPROVAL_TIMER = "approval"
 """Ends the time in which an approval may be given."""
 _MOST_FITTING = 1000
 """How many ids with the same beginning are looked at; they are random, so that there are never so many."""
@@ -38,13 +38,13 @@ def _of_row(row: Row) -> Approval:
 
 
 def find(tx: Tx, approval_id: str) -> Approval | None:
-    row = tx.one(f"SELECT {FIELDS} FROM approvals WHERE id = ?", approval_id)
+    row = tx.one(f"SELECT {_FIELDS} FROM approvals WHERE id = ?", approval_id)
     return None if row is None else _of_row(row)
 
 
 def of_calls(tx: Tx, after: str, until: str, limit: int) -> list[Approval]:
     """List the approvals of the calls whose ids are in a range."""
-    found = f"SELECT {FIELDS} FROM approvals WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
+    found = f"SELECT {_FIELDS} FROM approvals WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
     return [_of_row(row) for row in tx.all(found, after, until, limit)]
 
 
@@ -79,7 +79,7 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
     stands; 0 is for ever.
     """
     run = runs.unstopped(tx, fence)
-    known = tx.one(f"UPDATE approvals SET fence = ? WHERE call_id = ? RETURNING {FIELDS}", run.fence, call.id)
+    known = tx.one(f"UPDATE approvals SET fence = ? WHERE call_id = ? RETURNING {_FIELDS}", run.fence, call.id)
     if known is not None:
         return _of_row(known)
     if _is_granted(tx, run.session_key, call.name):
@@ -87,7 +87,7 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
     address = _address(tx, run)
     approval = _insert(tx, run, call, ApprovalState.PENDING, None, address)
     if lives_ms:
-        timers.set_timer(tx, TIMER, approval.id, tx.now + lives_ms)
+        timers.set_timer(tx, APPROVAL_TIMER, approval.id, tx.now + lives_ms)
     if address is not None:
         deliveries.post(tx, Post(session_key=run.session_key, address=address, text=ask_text(approval), run_id=run.id))
     return approval
@@ -98,7 +98,7 @@ def _insert(
 ) -> Approval:
     row = tx.one(
         "INSERT INTO approvals (id, call_id, run_id, session_key, tool, arguments, state, created_at, answered_at, "
-        f"answered_by, fence, channel) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        f"answered_by, fence, channel) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {_FIELDS}",
         _free_id(tx),
         call.id,
         run.id,
@@ -188,13 +188,13 @@ def _is_granted(tx: Tx, session_key: str, tool: str) -> bool:
 
 def _settle(tx: Tx, approval: Approval, state: ApprovalState, by: str | None) -> Approval:
     row = tx.one(
-        f"UPDATE approvals SET state = ?, answered_at = ?, answered_by = ? WHERE id = ? RETURNING {FIELDS}",
+        f"UPDATE approvals SET state = ?, answered_at = ?, answered_by = ? WHERE id = ? RETURNING {_FIELDS}",
         state.value,
         tx.now,
         by,
         approval.id,
     )
-    timers.clear_timer(tx, TIMER, approval.id)
+    timers.clear_timer(tx, APPROVAL_TIMER, approval.id)
     settled = _of_row(required(row))
     tx.tell(ApprovalChanged(settled))
     return settled
@@ -209,7 +209,7 @@ def due(tx: Tx, approval_id: str) -> None:
 
 def close(tx: Tx, call_id: str) -> None:
     """Take a question back whose call is over: its run ended."""
-    row = tx.one(f"SELECT {FIELDS} FROM approvals WHERE call_id = ? AND state = 'pending'", call_id)
+    row = tx.one(f"SELECT {_FIELDS} FROM approvals WHERE call_id = ? AND state = 'pending'", call_id)
     if row is not None:
         _settle(tx, _of_row(row), ApprovalState.EXPIRED, None)
 
@@ -230,7 +230,7 @@ def page(
             conditions.append(condition)
             values.append(str(value) if isinstance(value, ApprovalState) else value)
     where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {FIELDS} FROM approvals WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
+    rows = tx.all(f"SELECT {_FIELDS} FROM approvals WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
     return [_of_row(row) for row in rows]
 
 

@@ -14,7 +14,7 @@ from backchannel.storage.events import ReceiptSettled
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units import sessions, timers
 
-TIMER = "archive"
+ARCHIVE_TIMER = "archive"
 EXPIRY_TIMER = "expiry"
 LOOK_AGAIN_MS = 60_000
 _UNSETTLED = ", ".join(f"'{state.value}'" for state in DeliveryState if not state.is_settled)
@@ -48,7 +48,7 @@ def _tidy(tx: Tx, spawn: Spawn, *, at: int) -> None:
         # The post has named the file of one that is archived at once: by the time at which it ended.
         sessions.archive(tx, child, as_of=spawn.ended_at if spawn.rules.deletes else None)
     else:
-        timers.set_timer(tx, TIMER, child.key, tx.now + LOOK_AGAIN_MS if at <= tx.now else at)
+        timers.set_timer(tx, ARCHIVE_TIMER, child.key, tx.now + LOOK_AGAIN_MS if at <= tx.now else at)
 
 
 def _archive_at(spawn: Spawn, now: int) -> int | None:

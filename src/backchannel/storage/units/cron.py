@@ -26,7 +26,7 @@ from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNot
 from backchannel.storage.tx import Tx, columns, required, row_reader
 from backchannel.storage.units import runs, sessions, timers
 
-TIMER = "cron"
+CRON_TIMER = "cron"
 AGAIN_MS = 1000
 """When a firing is tried again that came while its session was being deleted."""
 
@@ -86,12 +86,12 @@ class ListedJob(msgspec.Struct, frozen=True):
     last_run: Run | None
 
 
-FIELDS = columns(StoredJob.__struct_fields__)
+_FIELDS = columns(StoredJob.__struct_fields__)
 _stored = row_reader(StoredJob)
 
 
 def find(tx: Tx, job_id: str) -> StoredJob | None:
-    row = tx.one(f"SELECT {FIELDS} FROM cron_jobs WHERE id = ?", job_id)
+    row = tx.one(f"SELECT {_FIELDS} FROM cron_jobs WHERE id = ?", job_id)
     return None if row is None else _stored(row)
 
 
@@ -104,7 +104,7 @@ def need(tx: Tx, job_id: str) -> StoredJob:
 
 def listed(tx: Tx) -> list[ListedJob]:
     """List all jobs: those that come next first, the others by id."""
-    rows = tx.all(f"SELECT {FIELDS} FROM cron_jobs ORDER BY next_at IS NULL, next_at, id")
+    rows = tx.all(f"SELECT {_FIELDS} FROM cron_jobs ORDER BY next_at IS NULL, next_at, id")
     return [_with_last_run(tx, _stored(row)) for row in rows]
 
 
@@ -254,7 +254,7 @@ def _tell(tx: Tx, job: CronJob) -> None:
 
 def _delete(tx: Tx, job_id: str) -> None:
     tx.run("DELETE FROM cron_jobs WHERE id = ?", job_id)
-    timers.clear_timer(tx, TIMER, job_id)
+    timers.clear_timer(tx, CRON_TIMER, job_id)
 
 
 # Times
@@ -278,9 +278,9 @@ def reschedule(tx: Tx, job_id: str) -> None:
     """Ask a job's schedule anew, by a clock that was set back; a time that has come and not been seen to stays due."""
     stored = find(tx, job_id)
     if stored is None or stored.next_at is None:
-        timers.clear_timer(tx, TIMER, job_id)
+        timers.clear_timer(tx, CRON_TIMER, job_id)
     elif stored.next_at <= tx.now:
-        timers.set_timer(tx, TIMER, job_id, tx.now)
+        timers.set_timer(tx, CRON_TIMER, job_id, tx.now)
     else:
         _set_next(tx, job_id, *_next_time(stored.job, stored.created_at, stored.fired_at, tx.now))
 
@@ -288,9 +288,9 @@ def reschedule(tx: Tx, job_id: str) -> None:
 def _set_next(tx: Tx, job_id: str, next_at: int | None, error: str | None) -> None:
     tx.run("UPDATE cron_jobs SET next_at = ?, error = ? WHERE id = ?", next_at, error, job_id)
     if next_at is None:
-        timers.clear_timer(tx, TIMER, job_id)
+        timers.clear_timer(tx, CRON_TIMER, job_id)
     else:
-        timers.set_timer(tx, TIMER, job_id, next_at)
+        timers.set_timer(tx, CRON_TIMER, job_id, next_at)
 
 
 # Firing
@@ -308,7 +308,7 @@ def fire(tx: Tx, job_id: str) -> None:
         tx.run("UPDATE cron_jobs SET skipped = skipped + 1 WHERE id = ?", job_id)
         _tell(tx, job)
     elif _is_being_deleted(tx, _key(job, tx.scheme)):
-        timers.set_timer(tx, TIMER, job_id, tx.now + AGAIN_MS)
+        timers.set_timer(tx, CRON_TIMER, job_id, tx.now + AGAIN_MS)
         return
     else:
         _start(tx, job, at)

@@ -36,14 +36,14 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.tx import Outlets, Tx, assignments, columns, required, row_reader, tell_shadowed
 from backchannel.storage.units import drafts, idempotency, lines, sessions
 
-FIELDS = columns(Delivery.__struct_fields__)
+DELIVERY_FIELDS = columns(Delivery.__struct_fields__)
 PART_FIELDS = columns(Part.__struct_fields__)
 of_row = row_reader(Delivery)
 part_of_row = row_reader(Part)
 
 
 def find(tx: Tx, delivery_id: str) -> Delivery | None:
-    row = tx.one(f"SELECT {FIELDS} FROM deliveries WHERE id = ?", delivery_id)
+    row = tx.one(f"SELECT {DELIVERY_FIELDS} FROM deliveries WHERE id = ?", delivery_id)
     return None if row is None else of_row(row)
 
 
@@ -74,7 +74,9 @@ def receipt(tx: Tx, delivery_id: str) -> Receipt:
 def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
     """Change columns of a delivery, and tell of it."""
     sets = assignments(changed)
-    row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), delivery_id)
+    row = tx.one(
+        f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {DELIVERY_FIELDS}", *changed.values(), delivery_id
+    )
     delivery = of_row(required(row))
     tx.tell(DeliveryChanged(delivery))
     if delivery.state.is_settled:
@@ -256,7 +258,7 @@ def post_call(tx: Tx, run: Run, call: ToolCall) -> None:
 def oldest(tx: Tx, state: DeliveryState, limit: int, after: int) -> list[Delivery]:
     """List the deliveries in a state, oldest first, from behind a number on."""
     rows = tx.all(
-        f"SELECT {FIELDS} FROM deliveries WHERE state = ? AND number > ? ORDER BY number LIMIT ?",
+        f"SELECT {DELIVERY_FIELDS} FROM deliveries WHERE state = ? AND number > ? ORDER BY number LIMIT ?",
         state.value,
         after,
         limit,
@@ -285,7 +287,9 @@ def page(
         conditions.append("number < ?")
         values.append(before)
     where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {FIELDS} FROM deliveries WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
+    rows = tx.all(
+        f"SELECT {DELIVERY_FIELDS} FROM deliveries WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit
+    )
     return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(of_row, rows)]
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from backchannel.core.facts import TokenEnded
-from backchannel.core.secrets.devices import LIFE_MS, MOST_OF_ONE, DeviceToken
+from backchannel.core.secrets.devices import DEVICE_LIFE_MS, MOST_OF_ONE, DeviceToken
 from backchannel.storage.tx import Tx, columns, marks, required, row_reader
 
 _NAMES = DeviceToken.__struct_fields__
-FIELDS = columns(_NAMES)
+_FIELDS = columns(_NAMES)
 _of_row = row_reader(DeviceToken)
 _NEW = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "id")
 
@@ -28,7 +28,7 @@ def of_device(tx: Tx, device_id: str, parent: str) -> DeviceToken | None:
 
 
 def _counting(tx: Tx, condition: str, *values: str) -> DeviceToken | None:
-    row = tx.one(f"SELECT {FIELDS} FROM device_tokens WHERE {condition}", *values)
+    row = tx.one(f"SELECT {_FIELDS} FROM device_tokens WHERE {condition}", *values)
     if row is None:
         return None
     found = _of_row(row)
@@ -52,8 +52,8 @@ def keep(tx: Tx, offered: DeviceToken, digest_with: Callable[[str], str]) -> Dev
     if found is not None and found.is_that_of(offered, digest_with(found.salt), tx.now):
         return use(tx, found.id)
     kept = tx.one(
-        f"INSERT INTO device_tokens ({FIELDS}) VALUES ({marks(_NAMES)}) "
-        f"ON CONFLICT (device_id, parent) DO UPDATE SET {_NEW} RETURNING {FIELDS}",
+        f"INSERT INTO device_tokens ({_FIELDS}) VALUES ({marks(_NAMES)}) "
+        f"ON CONFLICT (device_id, parent) DO UPDATE SET {_NEW} RETURNING {_FIELDS}",
         *msgspec.structs.astuple(msgspec.structs.replace(offered, created_at=tx.now, used_at=tx.now)),
     )
     _sweep(tx, offered.parent)
@@ -62,21 +62,21 @@ def keep(tx: Tx, offered: DeviceToken, digest_with: Callable[[str], str]) -> Dev
 
 def _sweep(tx: Tx, parent: str) -> None:
     """Forget those that are over, and those that were used longest ago where one token has too many."""
-    _delete(tx, "used_at <= ? OR used_at >= ?", tx.now - LIFE_MS, tx.now + LIFE_MS)
+    _delete(tx, "used_at <= ? OR used_at >= ?", tx.now - DEVICE_LIFE_MS, tx.now + DEVICE_LIFE_MS)
     latest = "SELECT id FROM device_tokens WHERE parent = ? ORDER BY used_at DESC, created_at DESC LIMIT ?"
     _delete(tx, f"parent = ? AND id NOT IN ({latest})", parent, parent, MOST_OF_ONE)
 
 
 def use(tx: Tx, id: str) -> DeviceToken | None:
     """Write that one is used now; None if it is gone."""
-    row = tx.one(f"UPDATE device_tokens SET used_at = ? WHERE id = ? RETURNING {FIELDS}", tx.now, id)
+    row = tx.one(f"UPDATE device_tokens SET used_at = ? WHERE id = ? RETURNING {_FIELDS}", tx.now, id)
     return None if row is None else _of_row(row)
 
 
 def all_devices(tx: Tx) -> list[DeviceToken]:
     """List those that still count, as far as is known here, the newest last."""
     revoked = "SELECT id FROM tokens WHERE revoked_at IS NOT NULL"
-    rows = tx.all(f"SELECT {FIELDS} FROM device_tokens WHERE parent NOT IN ({revoked}) ORDER BY created_at, id")
+    rows = tx.all(f"SELECT {_FIELDS} FROM device_tokens WHERE parent NOT IN ({revoked}) ORDER BY created_at, id")
     return [token for token in map(_of_row, rows) if not token.is_over(tx.now)]
 
 

@@ -41,7 +41,7 @@ def all_drafts(tx: Tx) -> list[ShownDraft]:
 
 
 _UNHELD = f"FROM drafts WHERE run_id NOT IN (SELECT id FROM runs WHERE fence IN ({ALIVE}))"
-LEFT = f"SELECT 1 {_UNHELD}"
+DRAFTS_LEFT = f"SELECT 1 {_UNHELD}"
 
 
 def left_drafts(tx: Tx) -> list[ShownDraft]:

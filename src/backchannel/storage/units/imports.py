@@ -210,7 +210,7 @@ def _finish(tx: Tx, session: Session) -> str | None:
     holder = _label_holder(tx, session)
     row = session if holder is None else msgspec.structs.replace(session, label=None)
     values = [int(value) if isinstance(value, bool) else value for value in msgspec.structs.astuple(row)]
-    tx.run(f"INSERT INTO sessions ({sessions.FIELDS}) VALUES ({', '.join('?' for _ in values)})", *values)
+    tx.run(f"INSERT INTO sessions ({sessions.SESSION_FIELDS}) VALUES ({', '.join('?' for _ in values)})", *values)
     tx.run(
         "UPDATE session_ids SET key = ?, ended_at = ?, end_reason = ? WHERE session_id = ?",
         session.key,

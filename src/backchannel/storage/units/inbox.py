@@ -12,8 +12,8 @@ from backchannel.storage.events import NotesFlushed
 from backchannel.storage.tx import QUEUED, Tx, required
 from backchannel.storage.units import idempotency, messages, sessions, timers
 
-TIMER = "notes"
-PART = 128
+NOTES_TIMER = "notes"
+NOTES_PART = 128
 """How many notes enter a transcript in one commit: some 10 ms."""
 
 
@@ -74,9 +74,9 @@ def flush(tx: Tx, session: Session) -> bool:
     Of very many only the first enter in this commit, and a timer is set for the next; the lane waits meanwhile.
     """
     waiting = tx.all(
-        "SELECT position, body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", session.key, PART + 1
+        "SELECT position, body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", session.key, NOTES_PART + 1
     )
-    part, is_done = waiting[:PART], len(waiting) <= PART
+    part, is_done = waiting[:NOTES_PART], len(waiting) <= NOTES_PART
     for _, body in part:
         messages.append(tx, session.key, session.session_id, decode_message(body), body)
     if part:
@@ -84,7 +84,7 @@ def flush(tx: Tx, session: Session) -> bool:
     if session.flushing is is_done:
         sessions.update(tx, session.key, "flushing = ?", int(not is_done))
     if not is_done:
-        timers.set_timer(tx, TIMER, session.key, tx.now)
+        timers.set_timer(tx, NOTES_TIMER, session.key, tx.now)
     return is_done
 
 

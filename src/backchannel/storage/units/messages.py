@@ -19,7 +19,7 @@ from backchannel.errors import NotFound
 from backchannel.storage.tx import Row, Tx, required
 from backchannel.storage.units import sessions
 
-LOOKED_BACK = 50
+_LOOKED_BACK = 50
 """How many messages are looked at for a run's last words."""
 FIRST_READ, MOST_READ = 8, 64
 """How many messages are read at a time: few at first, since they may be megabytes."""
@@ -114,7 +114,7 @@ def lines(
 def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None:
     """Find the newest text that a run wrote in this role, among the last messages; one by one, as they may be long."""
     (before,) = required(tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session_id))
-    for _ in range(LOOKED_BACK):
+    for _ in range(_LOOKED_BACK):
         row = tx.one(
             "SELECT seq, body FROM messages WHERE session_id = ? AND seq < ? AND role = ? ORDER BY seq DESC LIMIT 1",
             session_id,

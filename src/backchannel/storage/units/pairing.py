@@ -17,7 +17,7 @@ from backchannel.core.policy.pairing import (
     ALPHABET,
     APPROVED_TEXT,
     CODE_LENGTH,
-    LIFE_MS,
+    PAIRING_LIFE_MS,
     PairingRecord,
     PairingState,
     SenderKnown,
@@ -29,19 +29,19 @@ from backchannel.errors import InvalidRequest, PairingNotFound
 from backchannel.storage.tx import Tx, columns, required, row_reader
 from backchannel.storage.units import deliveries
 
-FIELDS = columns(PairingRecord.__struct_fields__)
+_FIELDS = columns(PairingRecord.__struct_fields__)
 _of_row = row_reader(PairingRecord)
 _FRESH = "created_at > ? AND created_at < ?"
 
 
 def _fresh(tx: Tx) -> tuple[int, int]:
-    return tx.now - LIFE_MS, tx.now + LIFE_MS
+    return tx.now - PAIRING_LIFE_MS, tx.now + PAIRING_LIFE_MS
 
 
 def look_up(tx: Tx, event: InboundEvent) -> SenderKnown:
     """Tell what is known of the sender of a message, and how many strangers wait on its channel."""
     row = tx.one(
-        f"SELECT {FIELDS} FROM pairings WHERE channel = ? AND account_id = ? AND sender_id = ?",
+        f"SELECT {_FIELDS} FROM pairings WHERE channel = ? AND account_id = ? AND sender_id = ?",
         event.channel,
         event.account_id,
         event.sender_id,
@@ -58,7 +58,7 @@ def begin(tx: Tx, arrival: Arrival) -> None:
     row = tx.one(
         "INSERT INTO pairings (channel, account_id, sender_id, sender_name, code, state, session_key, address, "
         "created_at) VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, ?) "
-        f"ON CONFLICT (channel, account_id, sender_id) DO NOTHING RETURNING {FIELDS}",
+        f"ON CONFLICT (channel, account_id, sender_id) DO NOTHING RETURNING {_FIELDS}",
         event.channel,
         event.account_id,
         event.sender_id,
@@ -91,7 +91,7 @@ def _new_code(tx: Tx) -> str:
 
 def with_codes(tx: Tx) -> list[PairingRecord]:
     """List those whose codes still count, answered ones too."""
-    return [_of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM pairings WHERE {_FRESH}", *_fresh(tx))]
+    return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM pairings WHERE {_FRESH}", *_fresh(tx))]
 
 
 def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecord:
@@ -113,7 +113,7 @@ def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecor
         works = f"{removing} takes that back, and the next message gets a new code"
         raise InvalidRequest(f"this code was {pairing.state} already ({works})", param="code")
     changed = "UPDATE pairings SET state = ?, answered_at = ?, answered_by = ? WHERE number = ? RETURNING "
-    row = tx.one(changed + FIELDS, state.value, tx.now, by.name, pairing.number)
+    row = tx.one(changed + _FIELDS, state.value, tx.now, by.name, pairing.number)
     answered = _of_row(required(row))
     if state is PairingState.APPROVED:
         told = Post(session_key=answered.session_key, address=read_address(answered.address), text=APPROVED_TEXT)
@@ -129,7 +129,7 @@ def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) 
         PairingNotFound: nobody of this id is known.
     """
     account, values = ("", ()) if account_id is None else (" AND account_id = ?", (account_id,))
-    delete = f"DELETE FROM pairings WHERE channel = ? AND sender_id = ?{account} RETURNING {FIELDS}"
+    delete = f"DELETE FROM pairings WHERE channel = ? AND sender_id = ?{account} RETURNING {_FIELDS}"
     removed = [_of_row(row) for row in tx.all(delete, channel, sender_id, *values)]
     if not removed:
         shown = f"{quoted(sender_id, 64)} on {quoted(channel, 64)}"
@@ -149,7 +149,7 @@ def page(
             conditions.append(condition)
             values.append(value)
     where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {FIELDS} FROM pairings WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
+    rows = tx.all(f"SELECT {_FIELDS} FROM pairings WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
     return [_of_row(row) for row in rows]
 
 

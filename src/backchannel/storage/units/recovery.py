@@ -40,7 +40,7 @@ _OPEN_CALLS = (
 _ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS} IS NULL)"
 
 
-TIMER = "resume"
+RESUME_TIMER = "resume"
 """Puts a run back that was set aside."""
 
 
@@ -96,7 +96,7 @@ def sign_of_life(tx: Tx) -> None:
     tx.run("UPDATE processes SET alive_at = ? WHERE number = ?", tx.now, tx.number)
 
 
-INTERRUPTED = f"SELECT 1 FROM runs WHERE {RUNNING} AND fence NOT IN ({ALIVE})"
+INTERRUPTED_RUNS = f"SELECT 1 FROM runs WHERE {RUNNING} AND fence NOT IN ({ALIVE})"
 FUNCTIONS = "SELECT id FROM function_agents ORDER BY id"
 
 
@@ -159,13 +159,13 @@ def _set_aside(tx: Tx, run: Run, until: int) -> None:
     session, has_notes, _ = runs.free_lane(tx, aside, Assignments("set_aside = set_aside + 1, ", ()))
     if has_notes:
         inbox.flush(tx, session)
-    timers.set_timer(tx, TIMER, run.id, until)
+    timers.set_timer(tx, RESUME_TIMER, run.id, until)
     tx.tell(SessionChanged(run.session_key, "run"))
 
 
 def move(tx: Tx, run_id: str, until: int) -> None:
     """Let a run that is set aside come at another time, and tell so."""
-    timers.set_timer(tx, TIMER, run_id, until)
+    timers.set_timer(tx, RESUME_TIMER, run_id, until)
     run = runs.find(tx, run_id)
     if run is not None and run.is_set_aside:
         runs.update(tx, run_id, resume_at=until)
@@ -193,7 +193,7 @@ def retry(tx: Tx, run_id: str) -> Run:
     """Queue a run again that failed, was stopped or is set aside; it goes on after its last committed step."""
     run = runs.need(tx, run_id)
     if run.is_set_aside:
-        timers.clear_timer(tx, TIMER, run_id)
+        timers.clear_timer(tx, RESUME_TIMER, run_id)
         run_events.add(tx, run, RunEventKind.RETRIED)
         return _put_back(tx, run, crashes=0, excused_ms=run.ran_ms)
     if run.state in (RunState.OK, RunState.QUEUED, RunState.RUNNING):

@@ -44,7 +44,7 @@ from backchannel.storage.tx import (
 from backchannel.storage.units import archiving, idempotency, inbox, messages, run_events, sessions
 from backchannel.wire.timeline import RunEventKind
 
-FIELDS = columns(Run.__struct_fields__)
+RUN_FIELDS = columns(Run.__struct_fields__)
 
 
 class Assignments(NamedTuple):
@@ -59,7 +59,7 @@ of_row = row_reader(Run)
 
 
 def find(tx: Tx, run_id: str) -> Run | None:
-    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE id = ?", run_id)
+    row = tx.one(f"SELECT {RUN_FIELDS} FROM runs WHERE id = ?", run_id)
     return None if row is None else of_row(row)
 
 
@@ -85,7 +85,7 @@ def owned(tx: Tx, fence: Fence) -> Run:
 def update(tx: Tx, run_id: str, **changed: Any) -> Run:
     """Change columns of a run, and tell of it."""
     sets = assignments(changed)
-    row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? RETURNING {FIELDS}", *changed.values(), run_id)
+    row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? RETURNING {RUN_FIELDS}", *changed.values(), run_id)
     run = of_row(required(row))
     tx.tell(RunChanged(run))
     return run
@@ -134,7 +134,7 @@ def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -
 
 def _same_request(tx: Tx, join: Join) -> Run | None:
     """Find the newest run of the same request, if it is live or ended so recently that this is a repetition."""
-    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
+    row = tx.one(f"SELECT {RUN_FIELDS} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
     if row is None:
         return None
     run = of_row(row)
@@ -165,7 +165,7 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
     row = tx.one(
         "INSERT INTO runs (id, session_key, kind, state, session_id, accepted_at, started_at, fence, message, "
         "message_id, deliver, reply_to, model, thinking, timeout_s, chain_id, hop, exchange_id, spawn_id, join_digest, "
-        f"instructions, quotes) VALUES ({', '.join('?' * 22)}) RETURNING {FIELDS}",
+        f"instructions, quotes) VALUES ({', '.join('?' * 22)}) RETURNING {RUN_FIELDS}",
         message.run_id,
         session.key,
         request.kind.value,
@@ -226,7 +226,7 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
     if session.deleting or session.flushing:
         return None
     row = tx.one(
-        f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
+        f"SELECT {RUN_FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
         key,
     )
     run = of_row(required(row))
@@ -239,7 +239,9 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
 
 def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
     """Wake the lane of a session whose next run had to wait for something else."""
-    row = tx.one(f"SELECT {FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key)
+    row = tx.one(
+        f"SELECT {RUN_FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key
+    )
     if row is not None:
         tx.tell(RunChanged(of_row(row)))
 
@@ -250,7 +252,7 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
         run_events.add(tx, run, RunEventKind.RESUMED, process=number)
     row = tx.one(
         "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), ran_at = ?, "
-        f"fence = ?, message = NULL WHERE id = ? RETURNING {FIELDS}",
+        f"fence = ?, message = NULL WHERE id = ? RETURNING {RUN_FIELDS}",
         session.session_id,
         tx.now,
         tx.now,
@@ -341,7 +343,7 @@ def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]
             f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, "
             "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END, "
             "last_state = CASE WHEN session_id = ? THEN ? ELSE last_state END WHERE key = ? "
-            f"RETURNING {sessions.FIELDS}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
+            f"RETURNING {sessions.SESSION_FIELDS}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
             "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
             *used.values,
             tx.now,
@@ -426,14 +428,15 @@ def page(
         conditions.append("position < ?")
         values.append(before)
     where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {FIELDS} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
+    rows = tx.all(f"SELECT {RUN_FIELDS} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
     return [of_row(row) for row in rows]
 
 
 def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
     """List the runs of an exchange, oldest first."""
     return [
-        of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
+        of_row(row)
+        for row in tx.all(f"SELECT {RUN_FIELDS} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
     ]
 
 

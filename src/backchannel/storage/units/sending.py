@@ -35,7 +35,9 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
         _follow(tx, lane, to)
         return None
     where, values = lines.in_lane(lane)
-    while row := tx.one(f"SELECT {deliveries.FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
+    while row := tx.one(
+        f"SELECT {deliveries.DELIVERY_FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values
+    ):
         head = deliveries.of_row(row)
         if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > tx.now):
             return None
@@ -177,12 +179,12 @@ def _write(tx: Tx, part: Part, made: PartAttempted) -> Delivery:
 _IS_LEFT = f"state = 'sending' AND NOT EXISTS ({ALIVE} AND number = deliveries.sender)"
 
 
-LEFT = f"SELECT 1 FROM deliveries WHERE {_IS_LEFT}"
+DELIVERIES_LEFT = f"SELECT 1 FROM deliveries WHERE {_IS_LEFT}"
 
 
 def any_sending(tx: Tx) -> bool:
     """Whether a process ended while it was sending something."""
-    return tx.one(f"{LEFT} LIMIT 1") is not None
+    return tx.one(f"{DELIVERIES_LEFT} LIMIT 1") is not None
 
 
 def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:

@@ -26,14 +26,14 @@ from backchannel.storage.ids import new_session_id
 from backchannel.storage.tx import Tx, assignments, columns, required, row_reader
 from backchannel.storage.units import idempotency
 
-FIELDS = columns(Session.__struct_fields__)
+SESSION_FIELDS = columns(Session.__struct_fields__)
 FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
 """Tells sessions apart that were made in the same millisecond: runs are counted as they are accepted."""
 of_row = row_reader(Session)
 
 
 def find(tx: Tx, key: str) -> Session | None:
-    row = tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)
+    row = tx.one(f"SELECT {SESSION_FIELDS} FROM sessions WHERE key = ?", key)
     return None if row is None else of_row(row)
 
 
@@ -91,7 +91,7 @@ def _create(tx: Tx, key: SessionKey, kind: Kind) -> Session:
     channel = key.channel if key.chat_type is not None else None
     row = tx.one(
         "INSERT INTO sessions (key, agent_id, kind, session_id, created_at, updated_at, channel) "
-        f"VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {FIELDS}",
+        f"VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {SESSION_FIELDS}",
         str(key),
         key.agent,
         kind.value,
@@ -276,7 +276,7 @@ def _take_back_grants(tx: Tx, key: str) -> None:
 
 def required_session(tx: Tx, key: str) -> Session:
     """Load a session that rows point to, archived or not."""
-    return of_row(required(tx.one(f"SELECT {FIELDS} FROM sessions WHERE key = ?", key)))
+    return of_row(required(tx.one(f"SELECT {SESSION_FIELDS} FROM sessions WHERE key = ?", key)))
 
 
 def counts(tx: Tx) -> dict[str, int]:
@@ -286,7 +286,9 @@ def counts(tx: Tx) -> dict[str, int]:
 
 def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:
     """Change columns of a session, and load it as it is then."""
-    return of_row(required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? RETURNING {FIELDS}", *values, key)))
+    return of_row(
+        required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? RETURNING {SESSION_FIELDS}", *values, key))
+    )
 
 
 def by_id(tx: Tx, session_id: str) -> SessionIdEntry | None:
@@ -310,7 +312,7 @@ def labelled(tx: Tx, label: str, agent_id: str | None) -> list[Session]:
     if agent_id is not None:
         where += " AND agent_id = ?"
         values.append(agent_id)
-    return [of_row(row) for row in tx.all(f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY key", *values)]
+    return [of_row(row) for row in tx.all(f"SELECT {SESSION_FIELDS} FROM sessions WHERE {where} ORDER BY key", *values)]
 
 
 def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offset: int = 0) -> list[Session]:
@@ -326,7 +328,7 @@ def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offse
     elif wanted.archived is None:
         where, values = _among(_EITHER, where, values, limit + offset)
     rows = tx.all(
-        f"SELECT {FIELDS} FROM sessions WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
+        f"SELECT {SESSION_FIELDS} FROM sessions WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
         *values,
         limit,
         offset,

@@ -167,19 +167,19 @@ def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_
 #
 # A call's result enters the transcript in the commit that marks it done, so each call has exactly one.
 
-FIELDS = columns(ToolCall.__struct_fields__[:-1])
+CALL_FIELDS = columns(ToolCall.__struct_fields__[:-1])
 _IS_ASKED = "EXISTS (SELECT 1 FROM approvals WHERE call_id = tool_calls.id)"
 call_of_row = row_reader(ToolCall)
 
 
 def find_call(tx: Tx, call_id: str) -> ToolCall | None:
-    row = tx.one(f"SELECT {FIELDS}, {_IS_ASKED} FROM tool_calls WHERE id = ?", call_id)
+    row = tx.one(f"SELECT {CALL_FIELDS}, {_IS_ASKED} FROM tool_calls WHERE id = ?", call_id)
     return None if row is None else call_of_row(row)
 
 
 def insert_call(tx: Tx, call: ToolCall) -> None:
     tx.run(
-        f"INSERT INTO tool_calls ({FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+        f"INSERT INTO tool_calls ({CALL_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
         call.id,
         call.run_id,
         call.step,
@@ -195,7 +195,8 @@ def insert_call(tx: Tx, call: ToolCall) -> None:
 def open_calls(tx: Tx, run_id: str) -> list[ToolCall]:
     """List a run's calls that have no result yet, in order."""
     rows = tx.all(
-        f"SELECT {FIELDS}, {_IS_ASKED} FROM tool_calls WHERE run_id = ? AND state <> 'done' ORDER BY step, position",
+        f"SELECT {CALL_FIELDS}, {_IS_ASKED} FROM tool_calls WHERE run_id = ? AND state <> 'done' "
+        "ORDER BY step, position",
         run_id,
     )
     return [call_of_row(row) for row in rows]

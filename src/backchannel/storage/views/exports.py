@@ -9,7 +9,7 @@ from backchannel.core.sessions import Session
 from backchannel.storage.tx import Tx, columns
 from backchannel.storage.units import messages, sessions
 
-MOST_LINES = 500
+EXPORT_LINES = 500
 
 _LISTED = (
     f"SELECT next_seq, {columns(Session.__struct_fields__, 'sessions.')} "
@@ -78,7 +78,7 @@ def _fitting(tx: Tx, session_id: str, place: int, size: int) -> int:
         "SELECT length(body) FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
         session_id,
         place,
-        MOST_LINES,
+        EXPORT_LINES,
     )
     total = 0
     for count, (length,) in enumerate(sizes):

@@ -12,9 +12,9 @@ from backchannel.core.text import excerpt_around
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import messages
 
-MOST_LOOKED_AT = 5000
-MOST_BYTES = 8 * 1024 * 1024
-READ_AT_ONCE = 16
+_MOST_LOOKED_AT = 5000
+_MOST_BYTES = 8 * 1024 * 1024
+_READ_AT_ONCE = 16
 _BEHIND_ALL = 1 << 62
 
 
@@ -51,7 +51,7 @@ class _Effort:
 
     @property
     def is_enough(self) -> bool:
-        return self.messages >= MOST_LOOKED_AT or self.bytes > MOST_BYTES
+        return self.messages >= _MOST_LOOKED_AT or self.bytes > _MOST_BYTES
 
 
 def search(tx: Tx, session_id: str, query: str, *, before: str | None, limit: int) -> Matches:
@@ -94,7 +94,7 @@ def _search(
             "SELECT seq, id, body FROM messages WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
             session_id,
             high,
-            READ_AT_ONCE,
+            _READ_AT_ONCE,
         )
         for high, message_id, body in rows:
             effort.count(body)
@@ -102,7 +102,7 @@ def _search(
                 found.append(match)
             if len(found) == limit or effort.is_enough:
                 return Matches(found, message_id if high > 0 else None)
-        if len(rows) < READ_AT_ONCE:
+        if len(rows) < _READ_AT_ONCE:
             return Matches(found, None)
 
 

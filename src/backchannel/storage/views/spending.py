@@ -10,12 +10,12 @@ from backchannel.core.usage_sums import UsedBySession, UsedTogether, sum_up
 from backchannel.storage.tx import Row, Tx, required
 from backchannel.storage.units import sessions
 
-MOST = 100_000
+_MOST = 100_000
 """How many runs are looked at, the newest: no index finds them by their time, and one would cost every run."""
 _UNPRICED = "sum(CASE WHEN cost IS NULL AND tokens_in + tokens_out > 0 THEN 1 ELSE 0 END)"
 
 
-def look(tx: Tx, *, since: int, until: int, agent_id: str | None = None, most: int = MOST) -> SpendingByDay:
+def look(tx: Tx, *, since: int, until: int, agent_id: str | None = None, most: int = _MOST) -> SpendingByDay:
     """Add up what the runs used that were accepted in a time, of one agent or of all, by days of UTC."""
     where, values, is_part = _within(tx, since, until, agent_id, most)
     rows = tx.all(
@@ -34,7 +34,7 @@ def look_by_session(
     agent_id: str | None = None,
     session_key: str | None = None,
     limit: int,
-    most: int = MOST,
+    most: int = _MOST,
 ) -> tuple[UsedBySession, list[Session]]:
     """Add up the same by sessions too; also loads the sessions that were used last, archived ones too."""
     where, values, is_part = _within(tx, since, until, agent_id, most)

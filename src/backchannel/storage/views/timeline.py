@@ -19,11 +19,11 @@ from backchannel.storage.units import approvals, run_events, runs, steps
 from backchannel.wire.timeline import CallFlow, RunStory, Timeline, build_timeline
 
 MOST_EVENTS = 500
-MOST_CALLS = 1000
-MOST_MESSAGES = 5000
+_MOST_CALLS = 1000
+_MOST_MESSAGES = 5000
 """How many messages of a transcript are looked at, those of other runs included."""
-MOST_BYTES = 8 * 1024 * 1024
-READ_AT_ONCE = 32
+_MOST_BYTES = 8 * 1024 * 1024
+_READ_AT_ONCE = 32
 _LAST = "\U0010ffff"
 
 
@@ -51,9 +51,9 @@ def timeline(tx: Tx, run_id: str) -> RunTimeline:
         calls=calls,
         events=run_events.of_run(tx, run_id, MOST_EVENTS),
         flows=_flows(tx, run),
-        approvals=approvals.of_calls(tx, *_range(run), MOST_CALLS),
+        approvals=approvals.of_calls(tx, *_range(run), _MOST_CALLS),
         delivery_id=_delivery(tx, run),
-        is_cut=is_cut or len(calls) == MOST_CALLS,
+        is_cut=is_cut or len(calls) == _MOST_CALLS,
     )
     return RunTimeline(run, build_timeline(story))
 
@@ -77,7 +77,7 @@ def _messages(tx: Tx, run: Run) -> tuple[list[Message], bool]:
             replies += message.role is Role.ASSISTANT
         elif run.is_finished and replies >= run.step:
             return own, False
-        if count == MOST_MESSAGES or size > MOST_BYTES:
+        if count == _MOST_MESSAGES or size > _MOST_BYTES:
             return own, True
     return own, False
 
@@ -89,10 +89,10 @@ def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
             "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
             session_id,
             seq,
-            READ_AT_ONCE,
+            _READ_AT_ONCE,
         )
         yield from (body for _, body in rows)
-        if len(rows) < READ_AT_ONCE:
+        if len(rows) < _READ_AT_ONCE:
             return
         seq = rows[-1][0] + 1
 
@@ -102,10 +102,10 @@ def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
 
 def _calls(tx: Tx, run: Run) -> list[ToolCall]:
     rows = tx.all(
-        f"SELECT {steps.FIELDS} FROM tool_calls WHERE id > ? AND id < ? AND run_id = ? LIMIT ?",
+        f"SELECT {steps.CALL_FIELDS} FROM tool_calls WHERE id > ? AND id < ? AND run_id = ? LIMIT ?",
         *_range(run),
         run.id,
-        MOST_CALLS,
+        _MOST_CALLS,
     )
     calls = [steps.call_of_row(row) for row in rows]
     return sorted(calls, key=lambda call: (call.step, call.position))
@@ -119,18 +119,18 @@ def _flows(tx: Tx, run: Run) -> dict[str, CallFlow]:
         "SELECT call_id, id, target_key, delivery_id FROM exchanges WHERE call_id > ? AND call_id < ? LIMIT ?",
         first,
         last,
-        MOST_CALLS,
+        _MOST_CALLS,
     ):
         flows[call_id] = CallFlow(exchange_id=id_, session_key=key, delivery_id=delivery_id)
     for call_id, key, delivery_id in tx.all(
         "SELECT call_id, child_key, delivery_id FROM spawns WHERE call_id > ? AND call_id < ? LIMIT ?",
         first,
         last,
-        MOST_CALLS,
+        _MOST_CALLS,
     ):
         flows[call_id] = CallFlow(session_key=key, is_child=True, delivery_id=delivery_id)
     for call_id, until_at in tx.all(
-        "SELECT call_id, until_at FROM waits WHERE call_id > ? AND call_id < ? LIMIT ?", first, last, MOST_CALLS
+        "SELECT call_id, until_at FROM waits WHERE call_id > ? AND call_id < ? LIMIT ?", first, last, _MOST_CALLS
     ):
         flows[call_id] = replace(flows.get(call_id, CallFlow()), waits_until=until_at)
     return flows

@@ -24,7 +24,7 @@ from backchannel.storage.tx import Tx, marks
 from backchannel.storage.units import approvals, chats, deliveries, runs
 from backchannel.storage.units.cluster import growing
 
-LOOKED_BACK = 8
+_LOOKED_BACK = 8
 """How many messages of a session are looked at for the last one of a run."""
 
 
@@ -54,7 +54,7 @@ def _timer(due_at: str) -> TimerSet:
 
 
 def _runs(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
-    rows = tx.all(f"SELECT {runs.FIELDS} FROM runs WHERE id IN ({marks(ids)})", *ids)
+    rows = tx.all(f"SELECT {runs.RUN_FIELDS} FROM runs WHERE id IN ({marks(ids)})", *ids)
     return {run.id: RunChanged(run) for run in map(runs.of_row, rows)}
 
 
@@ -80,7 +80,7 @@ def _ends(tx: Tx, run_ids: Sequence[str]) -> Iterator[Fact]:
 
 def _last_message(tx: Tx, run: Run) -> Iterator[Fact]:
     rows = tx.all(
-        "SELECT seq, body FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT ?", run.session_id, LOOKED_BACK
+        "SELECT seq, body FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT ?", run.session_id, _LOOKED_BACK
     )
     for seq, body in rows:
         message = decode_message(body)
@@ -90,7 +90,7 @@ def _last_message(tx: Tx, run: Run) -> Iterator[Fact]:
 
 
 def _deliveries(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
-    rows = tx.all(f"SELECT {deliveries.FIELDS} FROM deliveries WHERE id IN ({marks(ids)})", *ids)
+    rows = tx.all(f"SELECT {deliveries.DELIVERY_FIELDS} FROM deliveries WHERE id IN ({marks(ids)})", *ids)
     return {delivery.id: DeliveryChanged(delivery) for delivery in map(deliveries.of_row, rows)}
 
 

@@ -78,7 +78,7 @@ def forget_unwanted(tx: Tx) -> None:
 def running_elsewhere(tx: Tx, limit: int) -> list[Run]:
     """List runs that other processes work on."""
     rows = tx.all(
-        f"SELECT {runs.FIELDS} FROM runs WHERE {RUNNING} AND fence IN ({ALIVE}) AND fence <> ? LIMIT ?",
+        f"SELECT {runs.RUN_FIELDS} FROM runs WHERE {RUNNING} AND fence IN ({ALIVE}) AND fence <> ? LIMIT ?",
         tx.number,
         limit,
     )

@@ -37,8 +37,8 @@ def look(tx: Tx, since_ms: int) -> Leftovers:
     """Look at all of it; a delivery is left when it has stood in line for `since_ms`."""
     row = required(
         tx.one(
-            f"SELECT (SELECT string_agg(id, ' ') FROM ({recovery.FUNCTIONS}) f), EXISTS ({drafts.LEFT}), "
-            f"EXISTS ({recovery.INTERRUPTED}), EXISTS ({members.STARTABLE}), EXISTS ({sending.LEFT}), "
+            f"SELECT (SELECT string_agg(id, ' ') FROM ({recovery.FUNCTIONS}) f), EXISTS ({drafts.DRAFTS_LEFT}), "
+            f"EXISTS ({recovery.INTERRUPTED_RUNS}), EXISTS ({members.STARTABLE}), EXISTS ({sending.DELIVERIES_LEFT}), "
             f"EXISTS ({sending.WAITING}), "
             "EXISTS (SELECT 1 FROM timers WHERE due_at <= ?) "
             "OR EXISTS (SELECT 1 FROM deliveries WHERE due_at IS NOT NULL AND due_at <= ?), "

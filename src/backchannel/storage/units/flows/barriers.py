@@ -15,7 +15,7 @@ from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import flows, messages, runs, sessions, timers
 from backchannel.storage.units.flows import chains
 
-TIMER = "barrier"
+BARRIER_TIMER = "barrier"
 
 
 def add_child(tx: Tx, spawn: Spawn) -> None:
@@ -49,7 +49,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
         return
     _change(tx, barrier, rule.run_ended(barrier))
     if barrier.rules.wake_after_ms is not None:
-        timers.set_timer(tx, TIMER, run_id, tx.now + barrier.rules.wake_after_ms)
+        timers.set_timer(tx, BARRIER_TIMER, run_id, tx.now + barrier.rules.wake_after_ms)
 
 
 def deadline(tx: Tx, barrier_id: str) -> None:

@@ -133,7 +133,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
             error=run.error,
             has_started=run.session_id is not None,
         )
-        flows.advance(tx, KIND, run.exchange_id, ended)
+        flows.advance(tx, _KIND, run.exchange_id, ended)
 
 
 def check_retry(tx: Tx, run: Run) -> None:
@@ -142,7 +142,7 @@ def check_retry(tx: Tx, run: Run) -> None:
     Raises:
         InvalidRequest: the message says where the exchange is.
     """
-    exchange = None if run.exchange_id is None else flows.find(tx, KIND, run.exchange_id)
+    exchange = None if run.exchange_id is None else flows.find(tx, _KIND, run.exchange_id)
     if exchange is not None and (why := why_not_retried(exchange, run.id)) is not None:
         raise InvalidRequest(f"run {run.id!r} cannot be retried: {why}", runId=run.id)
 
@@ -151,14 +151,14 @@ def run_retried(tx: Tx, event: RunRetried) -> None:
     """Take an exchange up again whose failed run a person retries."""
     run = event.run
     if run.exchange_id is not None:
-        flows.advance(tx, KIND, run.exchange_id, StepRetried(run_id=run.id))
+        flows.advance(tx, _KIND, run.exchange_id, StepRetried(run_id=run.id))
 
 
 def announce_again(tx: Tx, delivery: Delivery) -> bool:
     """Ask for an announce once more whose run failed; False when the receipt has its text, or is not one of these."""
     if delivery.exchange_id is None or delivery.text is not None or delivery.state is not DeliveryState.FAILED:
         return False
-    flows.advance(tx, KIND, delivery.exchange_id, StepRetried())
+    flows.advance(tx, _KIND, delivery.exchange_id, StepRetried())
     return True
 
 
@@ -176,7 +176,7 @@ def expire_wait(tx: Tx, exchange_id: str) -> ExchangeOpened:
         return opened
     if opened.exchange.call_id is not None:
         tx.run("DELETE FROM waits WHERE call_id = ?", opened.exchange.call_id)
-    flows.advance(tx, KIND, exchange_id, WaitEnded(WaitEnd.EXPIRED))
+    flows.advance(tx, _KIND, exchange_id, WaitEnded(WaitEnd.EXPIRED))
     return look(tx, exchange_id)
 
 
@@ -186,7 +186,7 @@ def call_ended(tx: Tx, event: CallClosed) -> None:
     row = tx.one("SELECT r.exchange_id FROM waits w JOIN runs r ON r.id = w.run_id WHERE w.call_id = ?", call_id)
     if row is not None:
         tx.run("DELETE FROM waits WHERE call_id = ?", call_id)
-        flows.advance(tx, KIND, row[0], WaitEnded(event.how))
+        flows.advance(tx, _KIND, row[0], WaitEnded(event.how))
 
 
 def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str]:
@@ -203,7 +203,7 @@ def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str
 
 def session_interrupted(tx: Tx, exchange_id: str, key: SessionKey, change: Change, active_run: str | None) -> None:
     """Shorten an exchange, one of whose sessions was reset, stopped or deleted."""
-    flows.advance(tx, KIND, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run))
+    flows.advance(tx, _KIND, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run))
 
 
 def _step(tx: Tx, exchange: Exchange, event: Event) -> Stepped:
@@ -225,7 +225,7 @@ def _tell(tx: Tx, exchange: Exchange) -> None:
     tx.tell(SessionChanged(str(exchange.target.key), "exchange"))  # also where no run begins or ends with it
 
 
-KIND = flows.FlowKind(
+_KIND = flows.FlowKind(
     table="exchanges",
     runs_as="exchange_id",
     read=read_exchange,
@@ -241,7 +241,7 @@ KIND = flows.FlowKind(
 def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> ExchangeOpened | FlowRefused:
     """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
     call = ask.call
-    if flows.repeat(tx, KIND, call) is not None:
+    if flows.repeat(tx, _KIND, call) is not None:
         return look(tx, call.flow_id)
     calling_run = None if call.calling_run is None else runs.need(tx, call.calling_run)
     if calling_run is not None:
@@ -270,7 +270,7 @@ def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Exch
     delivery_id = _insert(tx, exchange, ask)
     if call.digest is not None:
         idempotency.remember_run(tx, call.run_id, call.digest)
-    flows.perform(tx, KIND, exchange, delivery_id, actions)
+    flows.perform(tx, _KIND, exchange, delivery_id, actions)
     return look(tx, exchange.id)
 
 

@@ -17,8 +17,8 @@ from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units import runs, sessions, timers
 from backchannel.storage.units.flows import exchanges
 
-TIMER = "interrupt"
-PART = 64
+INTERRUPTION_TIMER = "interrupt"
+INTERRUPTION_PART = 64
 """How many exchanges and runs one commit ends: some 20 ms."""
 
 _ENDED_BY = {
@@ -74,15 +74,15 @@ def count_runs(tx: Tx, session: Session, change: Change) -> int:
 
 
 def _do_part(tx: Tx, rest: InterruptionRest, stored: str | None = None) -> None:
-    shortened = exchanges.open_of(tx, rest.key, until=rest.at, after=rest.after, limit=PART)
+    shortened = exchanges.open_of(tx, rest.key, until=rest.at, after=rest.after, limit=INTERRUPTION_PART)
     for exchange_id in shortened:
         _shorten(tx, rest, exchange_id)
-    ended = _next_runs(tx, rest, PART - len(shortened))
+    ended = _next_runs(tx, rest, INTERRUPTION_PART - len(shortened))
     for run_id in ended:
         _end_run(tx, rest, run_id)
-    if len(shortened) + len(ended) == PART:
+    if len(shortened) + len(ended) == INTERRUPTION_PART:
         left = msgspec.structs.replace(rest, after=shortened[-1] if shortened else rest.after)
-        timers.set_timer(tx, TIMER, _STORED.write(left, stored), tx.now)
+        timers.set_timer(tx, INTERRUPTION_TIMER, _STORED.write(left, stored), tx.now)
     elif rest.change is Change.DELETE:
         sessions.archive_when_idle(tx, sessions.required_session(tx, rest.key))
 

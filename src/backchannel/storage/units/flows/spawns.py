@@ -51,7 +51,7 @@ def repeat(tx: Tx, call: FlowCall) -> Spawn | None:
     Raises:
         IdempotencyConflict: its key stands for something else.
     """
-    return flows.repeat(tx, KIND, call)
+    return flows.repeat(tx, _KIND, call)
 
 
 def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | FlowRefused:
@@ -93,7 +93,7 @@ def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | FlowRefused:
     )
     delivery_id = _insert(tx, flow.kept(spawn), ask.call)
     first = replace(flow.first_run(spawn, show(str(ask.requester))), timeout_s=ask.timeout_s)
-    flows.perform(tx, KIND, spawn, delivery_id, (first,))
+    flows.perform(tx, _KIND, spawn, delivery_id, (first,))
     return spawn
 
 
@@ -196,7 +196,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
             reply=run.reply,
             error=run.error,
         )
-        flows.advance(tx, KIND, run.spawn_id, ended)
+        flows.advance(tx, _KIND, run.spawn_id, ended)
     if run.kind is RunKind.WAKE and run.session_id is None:
         _keep_as_note(tx, run)
 
@@ -207,7 +207,7 @@ def cancel_children(tx: Tx, key: str, reason: str) -> list[Run]:
     at_work = _at_work(tx, key)
     barriers.stop(tx, key)
     for spawn in children:
-        flows.advance(tx, KIND, spawn.id, ChildCancelled(reason=reason, at=tx.now))
+        flows.advance(tx, _KIND, spawn.id, ChildCancelled(reason=reason, at=tx.now))
     for run in at_work:
         runs.request_abort(tx, run.session_key, run.id)
     if children and reason == STOPPED:
@@ -252,11 +252,11 @@ def _step(tx: Tx, spawn: Spawn, event: Event) -> Stepped:
     return flow.step(spawn, event)
 
 
-KIND = flows.FlowKind(
+_KIND = flows.FlowKind(
     table="spawns", runs_as="spawn_id", read=read_spawn, write=write_spawn, step=_step, perform=_perform
 )
 
-_SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SOURCE_TOOL)
+_SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SPAWN_TOOL)
 
 
 def _keep_as_note(tx: Tx, wake: Run) -> None:
