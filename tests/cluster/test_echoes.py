@@ -14,7 +14,7 @@ from backchannel.core.cluster.echoes import Word, session_topic
 from backchannel.core.facts import MessageAppended, RunChanged
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
-from backchannel.runtime import echoing
+from backchannel.runtime.cluster import echoing
 from backchannel.runtime.events import Event, ListenerWants
 from tests.cluster.house import PATIENCE_S, execute, gateways, until
 from tests.support.gateways import echo, ended, held, texts_of, with_defaults

@@ -19,9 +19,9 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.openai.following import Pause, follow
 from backchannel.gateway.server import listening
 from backchannel.gateway.ws.connections import OpenWaits
-from backchannel.runtime import echoing, growing
+from backchannel.runtime.cluster import echoing, growing
+from backchannel.runtime.cluster.growing import WRITTEN_EVERY_S
 from backchannel.runtime.events import Event, ReplyGrew
-from backchannel.runtime.growing import WRITTEN_EVERY_S
 from tests.cluster.house import PATIENCE_S, execute, gateways, until
 from tests.gateway.client import OPERATOR, Client, connected
 from tests.support.gateways import CONFIG, ended

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from backchannel.core.runs import Run
+from backchannel.runtime.cluster.growing import MOST_GROWING_CALLS, Growth, news
 from backchannel.runtime.events import ModelRetried, Progress, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
-from backchannel.runtime.growing import MOST_GROWING_CALLS, Growth, news
 
 BLANK: dict[str, Any] = dict.fromkeys(Run.__struct_fields__)
 FIRST = Run(**BLANK | {"id": "r", "step": 0})

@@ -35,7 +35,7 @@ from backchannel.core.delivery.received import (
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, ImageBlock, TextBlock
 from backchannel.errors import InvalidRequest, StorageFull, Unavailable
-from backchannel.runtime.media import Media
+from backchannel.runtime.cluster.media import Media
 from backchannel.workspace.tools import WorkspaceTools
 
 log = structlog.get_logger(__name__)

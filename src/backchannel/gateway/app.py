@@ -48,7 +48,7 @@ from backchannel.gateway.addressing import address_by_name, main_of
 from backchannel.gateway.logs import mask_default_logs, secrets_of
 from backchannel.gateway.parts import GatewayParts
 from backchannel.runtime.clocks import SystemClock
-from backchannel.runtime.cluster import member_of
+from backchannel.runtime.cluster.lease import member_of
 from backchannel.runtime.events import Event
 from backchannel.runtime.runtime import Runtime
 from backchannel.storage.driver import Faults

@@ -23,7 +23,7 @@ from backchannel.core.contracts import FollowingClock
 from backchannel.core.records import Troubles
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.parts import GatewayParts
-from backchannel.runtime.cluster import differences
+from backchannel.runtime.cluster.lease import differences
 from backchannel.wire.rows import HealthProblem
 
 RECENT_MS = 24 * 3_600_000

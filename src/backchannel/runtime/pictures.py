@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from backchannel.core.contracts import Model, ModelRequest, sees_images
 from backchannel.core.delivery.received import MAX_IMAGE_BYTES, encode_base64
 from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
-from backchannel.runtime.media import Media
+from backchannel.runtime.cluster.media import Media
 
 MOST_PICTURES_SHOWN = 20
 MOST_BYTES = 4 * 1024 * 1024

@@ -40,13 +40,13 @@ from backchannel.core.runs import NOBODY, RunAccepted, RunInterrupted, RunKind, 
 from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.approvals import Approvals
+from backchannel.runtime.cluster.media import Media
+from backchannel.runtime.cluster.member import House, HouseParts
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures, log_pairings
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
-from backchannel.runtime.house import House, HouseParts
 from backchannel.runtime.lanes import RUN, Lanes, RunSlots
-from backchannel.runtime.media import Media
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
 from backchannel.runtime.retries import Retries

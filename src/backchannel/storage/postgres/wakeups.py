@@ -1,7 +1,7 @@
 """Wake-ups between gateways on one PostgreSQL: words that are sent after a commit, and heard by all who listen.
 
 They only make things happen sooner. One that is lost, or a server that has no LISTEN, costs a second: rows are looked
-at all the same (`runtime/cluster.py`).
+at all the same (`runtime/cluster/lease.py`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.cluster.members import TIMERS, GatewayInfo, GatewaySeen, LeaseRenewed
 from backchannel.errors import Unavailable
-from backchannel.runtime.echoing import EchoHearing, EchoService
+from backchannel.runtime.cluster.echoing import EchoHearing, EchoService
 from backchannel.storage.store import Store
 from backchannel.version import __version__
 

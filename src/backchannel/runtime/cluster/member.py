@@ -37,11 +37,11 @@ from backchannel.core.runs import NOBODY, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.errors import Unavailable
 from backchannel.runtime.approvals import Approvals
-from backchannel.runtime.cluster import Cluster, member_of
+from backchannel.runtime.cluster.echoing import EVERYBODY
+from backchannel.runtime.cluster.growing import GrowingElsewhere, GrowingHere
+from backchannel.runtime.cluster.lease import Cluster, member_of
 from backchannel.runtime.drafts import Drafts
-from backchannel.runtime.echoing import EVERYBODY
 from backchannel.runtime.events import Hub
-from backchannel.runtime.growing import GrowingElsewhere, GrowingHere
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.outbox import Outbox

@@ -1,0 +1,1 @@
+"""One gateway among others on the same database: lease, duties, echoes, streams and pictures."""
