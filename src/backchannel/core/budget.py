@@ -1,4 +1,4 @@
-"""The budget of a request: what messages cost of a model's context window, and how they are cut to fit it.
+"""The budget of a request: costs of messages, and the cut to a context window.
 
 Costs are estimates: no two providers count alike.
 """

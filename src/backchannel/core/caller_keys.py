@@ -1,8 +1,8 @@
 """Keys as each caller writes and sees them.
 
-`CallerKeys` joins a scheme and a caller: `show` gives the text that the caller sees, `read` takes the text that it
-wrote, and `choose` decides, with what the store found, which session was meant. Showing a key and resolving that text
-again always gives the same key.
+`CallerKeys` joins a scheme and a caller. `show` gives the text that the caller sees. `read` takes the text that the
+caller wrote. `choose` decides which session was meant, with what the store found. Showing a key and resolving that
+text again always gives the same key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the layers ask of each other.
+"""Contracts between the layers: `Clock`, `Model` and `Tool`.
 
 `Clock` is where time comes from. `Model` turns a request into a streamed reply. `Tool` is a named function that an
 agent may call. The store is one class over a driver: see `storage/store.py`.

@@ -1,11 +1,11 @@
-"""Excerpts: no message that a tool returns is longer than a reader can use.
+"""Excerpts: messages cut to a length that a reader of a tool result can use.
 
-Each string over the limit is cut, with a marker that says how much is left out and how to read on. An offset counts
-in the message's *reading text*: its blocks one after the other, a tool call as its name and its arguments in JSON.
-Redaction comes first, always: a secret that was cut in half would no longer be recognised, and offsets of the
-redacted text are the only ones that a caller ever sees. Of a long string no more is redacted than is shown, so that a
-list of long messages costs little; how long it would be redacted is not known then, and once something was cut, all
-further markers of the message say to read on from there.
+Each string over the limit is cut. A marker says how much is left out, and how to read on. An offset counts in the
+message's *reading text*: its blocks one after the other, a tool call as its name and its arguments in JSON.
+
+Redaction comes first, always. A secret that is cut in half would not be recognised, and callers only ever see offsets
+of the redacted text. A long string is redacted only as far as it is shown, so a list of long messages costs little.
+Its full redacted length is then unknown. So after the first cut, all markers of the message say to read on from there.
 """
 
 from __future__ import annotations

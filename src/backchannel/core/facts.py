@@ -1,6 +1,6 @@
-"""Facts: what a commit changed, handed to listeners once it is durable.
+"""Facts: the changes of a commit, handed to listeners once they are durable.
 
-Every unit of work records facts as it writes; the driver hands them on, in order, after COMMIT and never before.
+Every unit of work records facts as it writes. The driver hands them on, in order, after COMMIT and never before.
 Lanes, waiters, event streams and transcript files all live on them. A fact is a hint: rows are the truth, and
 a listener that missed one reads again.
 """

@@ -1,4 +1,4 @@
-"""Who spawned whom, as trees: every session stands under its parent once, whatever the rows say."""
+"""Trees of sessions by who spawned whom: each session stands under its parent once."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Headers: how a model knows who speaks, and why a text cannot forge one.
+"""Headers: lines that tell a model who speaks, and that no text can forge.
 
-Each session id has a random *mark*, named in its system prompt. Where a message comes from another session
-or from the gateway itself, the model sees one line with the mark above it. Everything that others wrote is
-stripped of the mark before the model sees it, so a line with the mark was written here. A model that repeats the mark
-all the same has it taken out of its reply, before anyone else sees that.
+Each session id has a random *mark*, named in its system prompt. A message from another session, or from the gateway,
+has one line with the mark above it. Text of others is stripped of the mark before the model sees it. So only the
+gateway can write a line with the mark. If a model repeats the mark, it is removed from the reply before anyone sees it.
 """
 
 from __future__ import annotations

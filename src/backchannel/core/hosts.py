@@ -1,4 +1,4 @@
-"""Hosts: which of them are this machine itself, and where Ollama is."""
+"""Hosts: the names of this machine itself, and the address of Ollama."""
 
 from __future__ import annotations
 

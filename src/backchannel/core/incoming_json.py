@@ -1,11 +1,11 @@
-"""JSON from outside, made fit to be decoded, piece by piece as it comes.
+r"""JSON from outside, checked and repaired piece by piece before it is decoded.
 
-A decoder works on a whole text at once, and nothing else goes on meanwhile. Fifteen megabytes of `[],[],[]` take it
-seconds, and one of text a few milliseconds. So what costs time is counted before: the lists and objects, the texts, the
-values and the digits. Each piece is dealt with in a few milliseconds, whatever is in it.
+A decoder works on a whole text at once and holds the event loop meanwhile. Fifteen megabytes of `[],[],[]` take it
+seconds; the same size of text takes a few milliseconds. So what costs time is counted first: the lists and objects, the
+texts, the values and the digits. Each piece takes a few milliseconds, whatever is in it.
 
-Decoders refuse a whole text for one half of a surrogate pair (`"\\ud800"`), or one byte that is no UTF-8. Most programs
-write both without noticing. Each becomes U+FFFD here.
+Decoders refuse a whole text for half of a surrogate pair (`"\ud800"`), or for one byte that is not UTF-8. Most
+programs write both without noticing. Each becomes U+FFFD here.
 """
 
 from __future__ import annotations

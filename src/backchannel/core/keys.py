@@ -1,12 +1,12 @@
 """Session keys: the address of a session.
 
-`SessionKey` is the stored address, `agent:<id>:<rest>`, in its one spelling: its first word, channels, peers and groups
-are in lower case; accounts, threads and the ids of jobs, hooks and nodes keep their case; `:`, `%`, white space and
+`SessionKey` is the stored address, `agent:<id>:<rest>`, in its one spelling. Its first word, channels, peers and groups
+are in lower case. Accounts, threads and the ids of jobs, hooks and nodes keep their case. `:`, `%`, white space and
 control characters in ids are percent-encoded. Nothing else takes keys apart.
 
-`KeyScheme` holds the settings that decide which key is the main session. How each caller writes and sees a key is in
-`core/caller_keys.py`. `parse` reads stored and typed keys alike and so takes `agent:main:global`; only what a caller
-writes is refused then, because `global` and `unknown` cannot be addressed.
+`KeyScheme` holds the settings that decide which key is the main session. `core/caller_keys.py` has the keys as each
+caller writes and sees them. `parse` reads stored and typed keys alike, so it takes `agent:main:global`. Only a caller's
+key is refused then, because `global` and `unknown` cannot be addressed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The names of the tools of MCP servers: `<server>__<tool>`, valid for every provider, and the same at each start.
+"""Names of MCP tools: `<server>__<tool>`, valid for every provider and stable across starts.
 
-A server's name has no `__` and does not end with `_`, so the first `__` of a tool's name tells whose it is, and tools
-of two servers never collide. What a server calls its tools is up to it: a name that no provider takes is made valid,
-and where two become the same each of them gets a part of its hash. So which name a tool has depends on the names
-alone, not on their order.
+A server's name has no `__` and does not end with `_`. So the first `__` of a tool's name ends the server's name, and
+tools of two servers never collide. Servers choose the names of their tools. A name that a provider would refuse is made
+valid. Where two names become the same, each gets a part of its hash. So a tool's name depends on the names alone, not
+on their order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages as the transcript keeps them and the wire shows them.
 
-A transcript line is one `Message`; its content is a list of blocks, tagged by `type`. What a model is sent is
-built from messages by `core/requests.py` and is never stored.
+A transcript line is one `Message`; its content is a list of blocks, tagged by `type`. `core/requests.py` builds a
+model's request from messages; that request is never stored.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ ARGUMENTS_TOO_DEEP = f"(left out: nested deeper than {DEEPEST} levels)"
 def storable_content(content: tuple[Block, ...]) -> tuple[Block, ...]:
     """Make content fit to be stored and sent: without lone surrogates, and no tool call nested too deep.
 
-    A provider that cuts a stream in the middle of a character gives the two halves of a surrogate pair one after the
-    other; a file name that is not UTF-8 gives one half alone.
+    A provider may cut a stream in the middle of a character. Then the two halves of a surrogate pair come one after the
+    other. A file name that is not UTF-8 gives one half alone.
     """
     return tuple(map(_storable_block, content))
 

@@ -1,8 +1,8 @@
-"""Messages as people read them: what sessions said to each other, without the instructions of the gateway around it.
+"""Messages as people read them, without the gateway's instructions to models.
 
-The transcript keeps the prompts of turns, announces and wakes, and control words, because models see them again.
-They are not meant for people. Only a message that the gateway itself has put there is read in this way: its provenance
-says so, and only the gateway writes provenance.
+The transcript keeps the prompts of turns, announces and wakes, and control words, because models see them again. They
+are not meant for people. Only a message of the gateway itself is read this way. Its provenance says so, and only the
+gateway writes provenance.
 """
 
 from __future__ import annotations

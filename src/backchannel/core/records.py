@@ -1,4 +1,4 @@
-"""What the store tells of things that have no rules of their own: tokens, calls, exports, troubles."""
+"""Records of the store that have no rules of their own: tokens, calls, exports, troubles."""
 
 from __future__ import annotations
 

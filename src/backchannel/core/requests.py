@@ -1,20 +1,24 @@
-"""What a model is sent, built from a transcript.
+"""Requests to a model, built from a transcript.
 
-A transcript holds what happened: messages that arrived one after the other, calls that a crash left without a
-result, more than any context window takes. Providers refuse most of that. `build_messages` gives a *good
-sequence*:
+A transcript holds what happened: messages that arrived one after the other, calls that a crash left without a result,
+more than any context window takes. Providers refuse most of that. `build_messages` gives a *good sequence*:
 
-- it starts with a user message, and two user messages, or two assistant messages, never stand side by side;
-- an assistant message with tool calls is followed at once by one result per call, in the order of the calls;
-- it ends with a user message or with tool results; no message is empty;
-- it fits the budget: the oldest is left out, and a line says so;
-- a message that was not answered is followed by a line that says so, lest it be taken for part of the next one;
-- a run that was set aside, or failed and was retried, stands together where it went on: others may have spoken after
-  its first part, and a model must see its own calls and their results last, or it would make them once more.
+- It starts with a user message. Two user messages, or two assistant messages, never stand side by side.
 
-It is built in three passes, each linear: *read* the transcript into pieces (something said, or one step: a reply
-with its results), *fit* the pieces into the budget (`core/budget.py`), *write* them as messages. The transcript
-itself is never changed, and a message that needs no change is passed on as it is.
+- An assistant message with tool calls is followed at once by one result per call, in the order of the calls.
+
+- It ends with a user message or with tool results. No message is empty.
+
+- It fits the budget: the oldest messages are left out, and a line says so.
+
+- A message that was not answered is followed by a line that says so. Otherwise it would read as part of the next one.
+
+- A run that was set aside, or failed and was retried, stands together where it went on. Others may have spoken after
+  its first part. A model must see its own calls and their results last, or it would make them once more.
+
+It is built in three linear passes. *Read* turns the transcript into pieces: something said, or a reply with its
+results. *Fit* cuts the pieces to the budget (`core/budget.py`). *Write* makes messages of them. The transcript itself
+is never changed, and a message that needs no change is passed on as it is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Runs: one turn of work on a session, a message in and a reply out.
 
-States and who moves them: `queued` (accepted; the message waits on the run's row) → `running` (the lane started it
-in a commit that also put the message into the transcript) → `ok | error | timeout | aborted` (the runner, or
-recovery for a run that may not go on). A run in one of whose steps the process keeps dying is *set aside*: `queued`
-once more, out of its lane, until `resume_at`. A finished run never moves again, except that a person may retry one
-that failed, which queues it once more.
+States and who moves them:
+
+- `queued`: a door accepted the run. The message waits on the run's row.
+- `running`: the lane started it. The same commit put the message into the transcript.
+- `ok`, `error`, `timeout`, `aborted`: the runner ended it, or recovery did because it may not go on.
+
+A run whose steps keep killing the process is *set aside*: `queued` once more, out of its lane, until `resume_at`. A
+finished run never moves again. The one exception: a person may retry a failed run, which queues it once more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Log lines about what is refused or cannot be reached: one a minute for a cause, however often it is met."""
+"""Log lines about repeated failures, at most one a minute for each cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all settings share: strictness, camel-case names, and secrets that no `repr` shows.
+"""The base of all settings: strictness, camel-case names, and secrets hidden from `repr`.
 
 A setting is a field with `Annotated[type, Meta(description=…)]`. The description is the setting's
 documentation: the reference page and the error messages are made from it and from the type.

@@ -1,4 +1,4 @@
-"""The shapes of what is asked and answered: strict parameters, answers without blanks, and their types in words.
+"""Shapes of requests and answers: strict parameters, no blank fields, types in words.
 
 Errors and the reference pages are made from the same description of a type.
 """

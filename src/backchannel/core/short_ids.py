@@ -1,4 +1,4 @@
-"""Ids as people write them: the beginning of one is enough, where only one begins so.
+"""Short ids: a unique beginning is enough where a person types an id.
 
 Only what a person types is read this way. A program's id is whole: with `order-1` it never means `order-10`.
 """

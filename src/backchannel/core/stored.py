@@ -1,11 +1,11 @@
-"""Values that are kept as JSON: in rows, in files of the state folder, and in what gateways tell each other.
+"""Values kept as JSON: in rows, in files of the state folder, and in echoes.
 
 A `StoredForm` reads and writes one kind of value, and is the only way to do it. Gateways of two versions may work on
-one database, so reading is tolerant: a field that this version does not know is passed over, also where the same struct
-is strict as a part of the configuration. Writing a value back over what was read keeps such fields, outside of lists.
+one database, so reading is tolerant. A field that this version does not know is ignored, even if the same struct is
+strict in the configuration. Writing a value back keeps unknown fields, outside of lists.
 
-A new field of a stored struct needs a default, since older rows do not have it. A new word of an enum, or a new kind of
-a tagged struct, is not understood by older versions: it needs a step of the schema that does not only add.
+A new field of a stored struct needs a default, since older rows do not have it. Older versions do not understand a new
+enum value or a new kind of a tagged struct. Such a change needs a schema step that is not additive.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Texts: cutting, quoting, cleaning names, patterns of names, and finding the word that was meant.
+"""Texts: cutting, quoting, cleaning names, patterns of names, and suggestions for a misspelt word.
 
-Names are chosen by others, who can write anything: control characters, text that runs backwards, a book. A name is
+Others choose names, and can write anything: control characters, text that runs backwards, a book. A name is
 cleaned when it comes in, and again where it is shown, because older databases hold names as they came.
 
 A text of others inside a text of ours stands between Markdown fences. A fence is longer than any run of backticks
-inside, so nothing that stands between two of them can pretend to be outside.
+inside, so nothing between two fences can pretend to be outside.
 """
 
 from __future__ import annotations

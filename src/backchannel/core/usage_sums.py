@@ -1,4 +1,4 @@
-"""What runs have used of models, added up by session, agent, day and model."""
+"""Sums of model usage by session, agent, day and model."""
 
 from __future__ import annotations
 

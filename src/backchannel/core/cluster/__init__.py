@@ -1,1 +1,1 @@
-"""Several gateways: what they say of themselves and tell each other."""
+"""Values that several gateways on one database tell each other."""

@@ -1,8 +1,8 @@
-"""Echoes: what other gateways are told of a commit.
+"""Echoes: short notices of a commit for other gateways.
 
-A word names a row: its kind and its id, never what is in it. Whoever hears it reads the row, so what came late,
-twice or from somebody else does no harm. Beside each word stand the topics that it is about. Only gateways that have
-asked for one of them (`core/cluster/interests.py`), or that have something to do about it, are told.
+An echo names a row by its kind and id, never its contents. The gateway that gets an echo reads the row, so a late or
+repeated echo does no harm. Each echo lists the topics that it is about. It goes to gateways that asked for one of
+those topics (`core/cluster/interests.py`), and to gateways that have something to do about it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Interests: what each other gateway wants to hear of the commits of this one.
+"""Interests: the commits that each other gateway wants to hear about.
 
-A gateway tells the others for which topics somebody waits there, and tells it again while that lasts. Nobody takes
-an interest back: one that is not told again is forgotten. Of a gateway that has said nothing yet (it has just come,
-or is of a version that does not tell) all is wanted.
+A gateway tells the others which topics somebody waits for there, and repeats that while the wait lasts. An interest is
+never taken back: it expires when it is not repeated. A gateway that has named no interests gets every echo. Such a
+gateway has just started, or is of an older version.
 
-An interest is heard of a moment after it began. So what was committed just before is told again to whoever asks.
+An interest arrives a moment after it began. So recent commits are echoed again to a gateway that then asks for them.
 """
 
 from __future__ import annotations

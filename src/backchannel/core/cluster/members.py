@@ -1,4 +1,4 @@
-"""Several gateways on one database: what each says of itself, and what it is told when it renews its lease."""
+"""Members of a cluster: each gateway's own description, and the answer to a lease renewal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Chat commands: their words, their answers, and control words."""
+"""Chat commands: their names, their answers, and control words."""

@@ -1,12 +1,12 @@
-"""Chat commands: `/stop` and friends, as data, and how a message is read as one.
+"""Chat commands, such as `/stop`, as data, and the parser that finds them.
 
 A message is a command when it is nothing else: one line, a known name after `/`, and perhaps arguments. Case does not
-matter; `:` may follow the name, and `@botname` too. A known name with arguments that it does not have is answered with
-how to write it. Everything else is ordinary text, an unknown name and a command among other words included.
+matter; `:` may follow the name, and `@botname` too. A known name with wrong arguments is answered with its usage.
+Everything else is ordinary text: an unknown name, or a command among other words.
 
 Only messages of people are read this way. The caller of `parse` makes sure of that, and asks `may_use` before
-anything is done. A command and its answer are no part of the conversation: neither is in the transcript, and no model
-ever reads them. A new command is an entry of `COMMANDS`; `/help` and `commands.list` are made from it.
+anything is done. A command and its answer are not in the transcript, and no model ever reads them. A new command is an
+entry of `COMMANDS`; `/help` and `commands.list` are made from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Control words: a reply that is exactly one of them is meant for the gateway and never reaches a person.
+"""Control words: replies that are meant for the gateway and never reach a person.
 
-Exactly means after trimming white space, in this case, and with nothing else beside it. A sentence that mentions a
-control word is an ordinary text.
+A reply is a control word only if it is exactly that word, in this case, once white space is trimmed. A sentence that
+mentions a control word is ordinary text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What chat commands answer.
+"""Answers of chat commands.
 
 `/subagents` names a child by its number, its label, its key, or the beginning of its id. Children are numbered in the
-order in which they were started, so a number that was read before another child was started still means the same one.
+order in which they started, so a number keeps its meaning when more children start.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Delivery: channels, receipts, drafts, and how a text is split."""
+"""Delivery: channels, receipts, drafts, and splitting of long texts."""

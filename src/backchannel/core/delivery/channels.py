@@ -1,14 +1,18 @@
-"""The contract of a channel: what it sends, what it hands in, how it starts and stops, and how it is.
+"""The contract of a channel: sending, receiving, lifecycle and health.
 
-A channel is a subclass of `Channel` that has a `name` and a `send`; everything else may be left out. It answers a part
-of a delivery in one of five ways, on which the receipt depends: `Sent` (the platform took it), `ChannelRefused` (it did
-not, and never will), `ChannelBusy` (it did not, and may later), `ChannelMoved` (it did not, and the chat has another id
-now), `ChannelSilent` (it is not known). In doubt it is `ChannelSilent`: that is never wrong, while a wrong
-`ChannelBusy` may post a message twice. `core/delivery/delivery.py` decides what follows.
+A channel is a subclass of `Channel` that has a `name` and a `send`; everything else may be left out. It answers each
+part of a delivery in one of five ways. The receipt depends on the answer:
 
-What people write is handed in as an `InboundEvent`, by `run` or by `post`, and what they send with it as
-`IncomingFile`s. `Channels` is the one place that says which channels there are. What all of them share in the
-configuration is `ChannelSettings`.
+- `Sent`: the platform took the part.
+- `ChannelRefused`: the platform did not take it, and never will.
+- `ChannelBusy`: the platform did not take it, and may later.
+- `ChannelMoved`: the platform did not take it, and the chat has another id now.
+- `ChannelSilent`: nobody knows. In doubt, use this one. A wrong `ChannelBusy` may post a message twice.
+
+`core/delivery/delivery.py` decides what follows.
+
+People's messages are handed in as `InboundEvent`s, by `run` or by `post`, and their files as `IncomingFile`s.
+`Channels` is the one list of the channels. `ChannelSettings` is what all of them share in the configuration.
 """
 
 from __future__ import annotations

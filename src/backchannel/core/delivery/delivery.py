@@ -1,15 +1,21 @@
 """Deliveries: one outbound message to a chat, and its receipt.
 
 States and who moves them. A receipt is `pending` from the commit that caused it. The step that writes its text may
-settle it at once: `skipped` (nothing to say), `no_channel` (nowhere to say it), `cancelled` (its cause is gone),
-`suppressed` (the send policy forbids it), or `failed` (the run that was to write the text failed). The outbox makes it
-`sending` in a commit of its own before it calls the channel, and then `sent`, `failed`, `uncertain` (not
-known) or `pending` once more (to be sent again at `due_at`). From `failed` and `uncertain` only a person, or for
-`uncertain` a proof, leads on. Every other state is settled for good.
+settle it at once:
 
-A delivery is sent in parts, one after the other, each with its own key and attempts. Parts are `pending`, `sending`,
-`sent`, `failed` or `uncertain`; the first that is not sent decides the state of the whole. Of a dropped delivery those
-that were still to be sent are `dropped`, and the others tell how far it came.
+- `skipped`: there is nothing to say.
+- `no_channel`: there is nowhere to say it.
+- `cancelled`: its cause is gone.
+- `suppressed`: the send policy forbids it.
+- `failed`: the run that was to write the text failed.
+
+The outbox makes a receipt `sending` in a commit of its own before it calls the channel. The outcome is `sent`,
+`failed`, `uncertain` (nobody knows), or `pending` once more (to be sent again at `due_at`). Only a person leads on from
+`failed` and `uncertain`; for `uncertain` a proof does too. Every other state is settled for good.
+
+A delivery is sent in parts, one after the other. Each part has its own key and attempts. Parts are `pending`,
+`sending`, `sent`, `failed` or `uncertain`. The first part that is not sent decides the state of the whole. When a
+delivery is dropped, its unsent parts become `dropped`. The other parts show how far it came.
 """
 
 from __future__ import annotations
@@ -158,8 +164,8 @@ def part_key(delivery_id: str, n: int) -> str:
 def make_parts(delivery_id: str, text: str, limit: int, measure: Measure = len, *, after: int = 0) -> list[Part]:
     """Split a delivery's text for its channel (`core/delivery/splitting.py`); `after` is the last number that is taken.
 
-    A delivery that is re-routed is split anew for its new channel and its parts are numbered on: under the old keys a
-    far end that has taken them would answer that it has, and post nothing.
+    A re-routed delivery is split anew for its new channel, and its parts are numbered on. A far end that has taken the
+    old keys would say so and post nothing.
     """
     parts = split(text, limit, measure)
     return [Part(delivery_id=delivery_id, n=n, text=part) for n, part in enumerate(parts, after + 1)]

@@ -1,15 +1,16 @@
-"""Drafts: a reply that is shown in its chat while it grows, until the delivery of the reply takes its place.
+"""Drafts: a reply that its chat sees while it grows.
 
-States and who moves them. A draft is `growing` from the commit before it is posted; the commit after the platform's
-answer adds the id of its message, by which it is edited from then on. If that answer is lost it is `lost`: neither
-posted again nor edited. The commit that ends the run ties it to its delivery, where one follows, which makes it `final`
-unless it is lost; where none does it is `removing`. The first part of the delivery then edits it, unless something else
-was put in line for the chat meanwhile: the reply would stand above what it comes after. So the reply is posted at the
-end, and the draft is `removing`. `removed` is told of one whose row is gone: nothing is left to do.
+A draft is `growing` from the commit before it is posted. The commit after the platform's answer adds the id of its
+message; later edits use that id. If the answer is lost, the draft is `lost`: it is neither posted again nor edited.
 
-A lost draft may stand in its chat. If the first part of the delivery says what it said, posting it could show the reply
-twice: the part is settled as uncertain, without being sent. If not, it is posted, with a note on its receipt. So is one
-whose draft was left in a chat that has got another id since: there nothing is edited any more.
+The commit that ends the run ties the draft to the run's delivery and makes it `final`, unless it is lost. Without a
+delivery the draft is `removing`. The first part of the delivery edits a final draft. If something else was queued for
+the chat meanwhile, an edit would put the reply above it. Then the reply is posted at the end, and the draft is
+`removing`. `removed` is reported for a draft whose row is gone.
+
+A lost draft may stand in its chat. If the first part of the delivery has the same text, posting it could show the reply
+twice, so the part is settled as uncertain. Otherwise the part is posted, with a note on its receipt. A part whose draft
+stayed behind in a chat with an old id is posted the same way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Files that people send: what they are by their content, what they are called, and the line that tells of them.
+"""Files that people send: their type, their name, and their line in the transcript.
 
-A name and a type are the sender's words. The name is cleaned before anybody sees it; the type of a picture is read
-from its first bytes. The line stands in the transcript beside what the person wrote, so whoever reads that knows what
-came.
+The sender chooses the name and the type. The name is cleaned before anybody sees it. The type of a picture is read
+from its first bytes. The line stands in the transcript beside the person's text, so a reader knows what came.
 """
 
 from __future__ import annotations

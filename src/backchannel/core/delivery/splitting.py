@@ -1,14 +1,14 @@
-"""Splitting: a text that is too long for one message of its channel becomes several.
+"""Splitting: a text that is too long for one message becomes several.
 
-It is split between lines. A line that alone is too long is cut at a space, and one without spaces where it must be,
-though not inside what readers see as one character: an accented letter, a joined emoji, a flag. Only white space is
-lost, and only where the text was cut: line breaks or spaces, never the indentation of the next line.
+A text is split between lines. A line that is too long alone is cut at a space, or where it must be if it has none. No
+cut is inside one visible character: an accented letter, a joined emoji, a flag. Only white space at a cut is lost:
+line breaks or spaces, never the indentation of the next line.
 
-A fenced block of code that is cut is closed in one part and opened again, with its language, in the next, so that each
-part can be read on its own; one that stands in a quote stays in it. A fence that would fill half a message is text like
-any other.
+A cut inside a fenced code block closes the block in one part and opens it again, with its language, in the next. So
+each part can be read on its own. A block inside a quote stays in the quote. A fence that would fill half a message is
+treated as text.
 
-How long a text is the platform says: a measure adds up over a text, and counts at least one for a character.
+The platform says how long a text is. A measure adds up over a text, and counts at least one for a character.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The barrier: a requester that is woken by its children waits for all that one of its runs has spawned.
+"""The barrier: a requester's wait for all children that one of its runs spawned.
 
-It opens when that run has ended and every child is settled, or at a deadline after the run ended; what comes later
-shares one more wake. Until then the posts are held here. A run of the requester that starts meanwhile is told what is
-held, so that each post enters the transcript once: by that run, or by the wake. If nobody has anything to say, there
-is no wake. If the requester was stopped there is none either, and what is held becomes notes.
+The barrier opens when that run has ended and every child is settled, or at a deadline after the run ended. Children
+that settle later share one more wake. Until then the barrier holds the posts. A run of the requester that starts
+meanwhile gets the held posts. So each post enters the transcript once: by that run, or by the wake. There is no wake if
+there is nothing to say. There is none after a stop either; held posts then become notes.
 """
 
 from __future__ import annotations

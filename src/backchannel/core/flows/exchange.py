@@ -1,18 +1,19 @@
-"""The send flow: what `sessions_send` starts, as a pure function from what happened to what comes next.
+"""The send flow: a pure function from an event to the next step of `sessions_send`.
 
 States, and what moves them:
 
-- `primary`: the target works on the request. Its end leads on; a failed one ends the exchange.
-- `handover`: the reply is there, or the failure, and the call that waits is about to have it as its result. Nothing is
-  queued or noted until that is committed, so that turn 1 never claims what is not so, and no outcome is lost when the
-  call breaks off. A call that has stopped waiting before is handed nothing: it has the outcome as a message.
-- `turn`: turn 1 gives the requester the reply, turn 2 gives the target the requester's, and so on.
+- `primary`: the target works on the request. Its end leads on; a failure ends the exchange.
+- `handover`: the reply or the failure is there, and the waiting call is about to get it as its result. Nothing is
+  queued or noted before that result is committed. So turn 1 never claims a reply that the requester does not have, and
+  no outcome is lost when the call breaks off. A call that stopped waiting gets no handover: the outcome comes as a
+  message.
+- `turn`: turn 1 gives the requester the reply, turn 2 gives the target the requester's answer, and so on.
 - `announce`: the target, without tools, says what its own chat shall be told.
 - `done`: over, unless a person retries a failed run.
 
-At most one run is open, and its id is in the exchange: the end of any other run, or the same event again, changes
-nothing. The ids of runs follow from the exchange's, so a unit that is run twice asks for the same run. Whoever executes
-the actions does so in the unit that writes the event, and feeds runs that end by it back as events.
+At most one run is open, and its id is in the exchange. The end of any other run, or the same event again, changes
+nothing. The ids of runs follow from the exchange's id, so a unit that runs twice asks for the same run. The unit that
+writes the event also executes the actions. Runs that end by an action come back as events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What models are told in each step of an exchange.
+"""Prompts for each step of an exchange.
 
-Whatever others wrote stands between fences that it cannot close. Names that others chose are quoted. These texts say
-what the step is; who wrote a message is said by its header, which nobody but the gateway can write.
+Text of others stands between fences that it cannot close. Names that others chose are quoted. These texts say
+what the step is. The header of a message says who wrote it, and only the gateway can write a header.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values of an exchange: what it is, what can happen to it, and what is to be done next.
+"""Values of an exchange: its row, its events and its actions.
 
 `core/flows/exchange.py` moves them. An `Exchange` is what the body of its row holds; everything here is a plain value.
 """

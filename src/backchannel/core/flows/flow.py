@@ -1,8 +1,7 @@
-"""What an exchange and a spawn have in common: a run of theirs has ended, and what they ask for in turn.
+"""Values that exchanges and spawns share: the end of a run, and common actions.
 
-Both are state machines whose step is a pure function from what happened to the next state and these actions. Each has
-more of its own, in `exchange_values.py` and `spawn_values.py`: apart from the steps, because the texts that the steps
-ask for are written from these values too.
+Both are state machines. Their step is a pure function from an event to the next state and these actions. Each has more
+values in `exchange_values.py` and `spawn_values.py`. They stand apart from the steps because the texts use them too.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The sub-agent flow: what `sessions_spawn` starts, as a pure function from what happened to what comes next.
+"""The sub-agent flow: a pure function from an event to the next step of `sessions_spawn`.
 
 States, and what moves them:
 
-- `run`: the child works on its task. When that ended ok, it is asked what to announce; when it ended otherwise, the
-  post is made at once, without another model call.
-- `announce`: the child, without tools, says what the requester is told. However that ends there is a post, unless it
-  says exactly `ANNOUNCE_SKIP`: an announce that fails falls back on what the child's own run came to.
+- `run`: the child works on its task. After an ok end the child is asked what to announce. After any other end the post
+  is made at once, without another model call.
+- `announce`: the child, without tools, says what the requester is told. There is always a post, unless the child says
+  exactly `ANNOUNCE_SKIP`. If the announce fails, the post has the result of the child's own run.
 - `done`: told, skipped or cancelled; nothing moves it any more. So there is one post per child, however many signals
   of its end there were, and later runs on its session announce nothing.
 
-At most one run is open, and its id is in the spawn: the end of any other run, or the same event again, changes
-nothing. Whoever executes the actions does so in the unit that writes the event. What a post does to a requester that
-waits for several children is in `core/flows/barrier.py`.
+At most one run is open, and its id is in the spawn. The end of any other run, or the same event again, changes
+nothing. The unit that writes the event also executes the actions. `core/flows/barrier.py` has the posts of a requester
+that waits for several children.
 """
 
 from __future__ import annotations

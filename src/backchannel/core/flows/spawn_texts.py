@@ -1,7 +1,7 @@
-"""What is said about a sub-agent: to itself, to its requester, and to the requester's chat.
+"""Texts about a sub-agent: for itself, for its requester, and for the requester's chat.
 
-The post has one form: its status comes from the run's outcome, never from a model's words; its result is the first
-thing the child said that is not empty; its statistics are the rows'. What is not known says `n/a`.
+The post has one form. Its status comes from the run's outcome, never from a model's words. Its result is the first
+text of the child that is not empty. Its statistics come from the rows. Unknown values are `n/a`.
 """
 
 from __future__ import annotations

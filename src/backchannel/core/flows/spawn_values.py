@@ -1,4 +1,4 @@
-"""The values of the sub-agent flow: what a spawn is, what can happen to it, and what is to be done next.
+"""Values of the sub-agent flow: its row, its events and its actions.
 
 `core/flows/spawn.py` moves them. A `Spawn` is what the body of its row holds; everything here is a plain value.
 """

@@ -1,1 +1,1 @@
-"""Policies: who may see, send, speak, spawn and approve, and within which limits."""
+"""Policies: permissions to see, send, speak, spawn and approve, and their limits."""

@@ -1,4 +1,4 @@
-"""Who may answer a question of the gateway: an approval or a pairing.
+"""Permission to answer a question of the gateway: an approval or a pairing.
 
 The rule is the same for every door: a command in a chat, a method of the wire, the command line and the page. The unit
 that writes an answer reads the question's channel and decides here.

@@ -1,4 +1,4 @@
-"""Approvals: which tool calls need a person's permission, the record of one that does, and the texts about it.
+"""Approvals: the tool calls that need a person's permission, their records and texts.
 
 The rules are the setting `tools.approval`. The first rule that matches a call decides whether a person is asked; a call
 that no rule matches is carried out. `storage/units/approvals.py` writes the record before anybody is asked. The run

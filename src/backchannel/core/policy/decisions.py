@@ -1,4 +1,4 @@
-"""A decision and its reason: what every rule of the gateway returns.
+"""A decision and its reason: the result of every rule of the gateway.
 
 Errors, logs and `backchannel policy explain` all show the reason, so it is a sentence for people. It names the
 setting that decided and, when the answer is no, the value that would allow it.

@@ -1,4 +1,4 @@
-"""Inbound messages: what a channel hands in, whose session it belongs to, and what is done with it.
+"""Inbound messages: reading, routing and admission of a channel's event.
 
 `parse_event` reads an event as it came. `route` names the session, the agent and the address that a reply goes to.
 `admit` decides, in this order:

@@ -1,14 +1,14 @@
-"""Limits of what sessions may start: how far a chain reaches, and that no waits close a circle.
+"""Limits on chains of runs, and the check for circles of waits.
 
 A chain is how far one cause reaches through sends, spawns and wakes.
 
 A person's message, a cron firing, a hook and an operator's send start a chain at hop 0. A send, a spawn and a wake go
-one hop further; reply-back turns and announces keep the hop of their send. A chain that has gone too far, or has had
-too many runs, goes no further: sends and spawns are refused, wakes become posts. Steps of what was accepted before
-still happen; they are few, and stopping them would lose a reply.
+one hop further; reply-back turns and announces keep the hop of their send. A chain at its limit of hops or runs goes no
+further: sends and spawns are refused, and wakes become posts. Steps of what was accepted before still happen. They are
+few, and stopping them would lose a reply.
 
-A session that waits keeps its lane until the other one has answered. Sessions that wait for each other in a circle
-would all stand still until their waits run out, so the send that would close a circle is refused at once. The check
+A session that waits keeps its lane until the other session has answered. Sessions that wait for each other in a circle
+would all stand still until their waits expire. So the send that would close a circle is refused at once. The check
 reads the rows in the unit that adds a row: two sends cannot both pass.
 """
 

@@ -1,11 +1,11 @@
-"""Pairing: how a stranger becomes somebody whom a channel answers.
+"""Pairing: the way of a stranger to become a person whom a channel answers.
 
 With `channels.<name>.pairing` a stranger's direct message is answered with a code, and is otherwise not read. The row
-is *pending* until an owner confirms the code: then it is *approved*, and the person is authorised on this account of
-the channel, or *denied*, and the person is ignored. A code that nobody confirms within an hour is void, and the next
-message gets another. So a stranger is sent one code an hour at most, and `MOST_PENDING` wait at once on a channel.
+is *pending* until an owner answers. *Approved* authorises the person on this account of the channel. *Denied* makes the
+channel ignore the person. A code expires after an hour, and the next message gets another. So a stranger gets at most
+one code an hour, and at most `MOST_PENDING` wait at once on a channel.
 
-A person is known by channel, account and sender id. Removing the row makes a stranger of them again.
+A person is known by channel, account and sender id. Removing the row makes the person a stranger again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The send policy: whether a message may go to a session or a chat.
+"""The send policy: permission for a message to go to a session or a chat.
 
 A session's own override wins; then any rule that matches and denies; then any that matches and allows; then the
-default; then it is allowed. With `shadow` nothing is blocked: the decision says what would have been, so that it
-can be logged and counted.
+default; then it is allowed. With `shadow` nothing is blocked. The decision then says what would have been blocked, so
+that it can be logged and counted.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Slots: how many may work at once, whose turn it is, and who works.
+"""Slots: the number of calls that work at once, and the order of the queue.
 
 Every kind of work (runs, sub-agents, `exec`, background commands, calls of one MCP server, model calls) has a number of
 slots. The rule is the same for all of them:
 
-1. Half of the slots are kept for agents: each has the same number of them, at least one, which no other agent gets.
-   Whoever asks takes from the rest. So an agent that has less than its own number starts at once.
-2. Whoever has to wait goes on in turns: first the agent that has the fewest, of its sessions the one with the fewest,
-   of two alike the one whose turn is longest ago. One session has at most so many.
+1. Half of the slots are kept for agents: each agent has the same number of them, at least one, which no other agent
+   gets. The rest is for everyone. So an agent that has less than its own number starts at once.
+2. Those who wait go on in turns: first the agent with the fewest slots, then its session with the fewest. Between two
+   alike, the one whose turn is longest ago. One session has a maximum.
 
 Rule 1 needs a slot for each agent. Kinds whose number nobody has set grow with the number of agents. Where a setting
-says how many there are, and there are more agents than half of that, first slots are given in turns too.
+gives fewer than two slots per agent, first slots are given in turns too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,18 @@
-"""Who sees which sessions.
+"""Visibility: the sessions that a caller may see.
 
 One rule guards list, history, send and status. A `Viewer` is a caller with all the settings that bear on it.
 `sees` decides about one session, with a reason that may be shown to the caller; `scope` is the same rule as a
 condition of a query. The two agree for every input: change them together.
 
-Each mode includes the one before: `self`, `tree` (and the sessions it spawned, whatever their agent), `agent` (and
-every session of its agent), `all` (and other agents' sessions, as `tools.agentToAgent` permits). A sandboxed session
-never sees more than `tree` while `sandbox.sessionToolsVisibility` is `spawned`. An operator sees everything.
+Each mode includes the one before:
+
+- `self`: the session itself.
+- `tree`: the sessions it spawned, whatever their agent.
+- `agent`: every session of its agent.
+- `all`: other agents' sessions, as `tools.agentToAgent` permits.
+
+A sandboxed session never sees more than `tree` while `sandbox.sessionToolsVisibility` is `spawned`. An operator sees
+everything.
 """
 
 from __future__ import annotations

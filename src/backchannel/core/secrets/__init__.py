@@ -1,1 +1,1 @@
-"""Secrets: tokens, devices, and what is hidden from logs and output."""
+"""Secrets: tokens, devices, and redaction of logs and output."""

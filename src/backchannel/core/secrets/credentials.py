@@ -1,15 +1,15 @@
-"""What credentials look like: keys of clouds, git hosts, chat platforms and model providers, and where they stand.
+"""Patterns of credentials: keys of clouds, git hosts, chat platforms and model providers.
 
-Every search takes time that grows with the length of the text only, whatever the text is: a pattern that has begun
-to match runs to the end of its characters without going back, and the next search starts behind it. A credential
-also takes the letters and digits that follow it, so that what stands after it begins at a boundary, before and after
-it was replaced: finding credentials in a redacted text finds none.
+Every search takes time that grows with the length of the text only. A pattern that has begun to match runs to the end
+of its characters without going back, and the next search starts behind it. A credential also takes the letters and
+digits that follow it. So the text after it begins at a boundary, before and after redaction, and a redacted text
+contains no credential.
 
 A new kind of key is one line in `_PREFIXES`.
 
 Other values are secret only by their name: `password=…`, `"apiKey": "…"`, `token: …`, `--secret …`. Names are read at
-their end, so `DB_PASSWORD`, `dbPassword` and `db-password` are all a password, and `max_tokens` is no token. With `=`,
-or with quotes, any value counts that is no placeholder and no piece of code. After a colon a value must stand alone on
+their end: `DB_PASSWORD`, `dbPassword` and `db-password` are all a password, and `max_tokens` is not a token. With `=`,
+or with quotes, any value counts that is not a placeholder or a piece of code. After a colon a value must stand alone on
 its line, as in YAML, or look like no word of a sentence. With no sign between them (`the password hunter2`) it must be
 a word with digits in it; of a token or key, a long one with capitals too.
 """

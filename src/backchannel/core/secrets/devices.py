@@ -1,7 +1,7 @@
-"""Devices: pages that stay logged in, each by a token of its own that counts only with its key's signature.
+"""Devices: pages that stay logged in, each by a device token and a key's signature.
 
-A device token is made from the token that somebody logged in with, its parent, and ends with it. The same device and
-the same parent give the same token, until it ends: several tabs of a browser share one, and each of them may have
+A device token is made from the token that somebody logged in with, its parent, and ends with its parent. The same
+device and the same parent give the same token until it ends. So several tabs of a browser share one token, even if each
 logged in by hand.
 """
 

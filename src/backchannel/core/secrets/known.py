@@ -1,9 +1,11 @@
-"""The secrets of the settings: which they are, and how they are kept out of whatever is shown.
+"""Secrets of the settings: the list of them, and their redaction wherever text is shown.
 
-The one place that decides what of the settings is a secret: the values of the fields that are marked as secrets, of an
-environment and of headers what is named or looks like one; the argument behind a flag such as `--api-key`; what an
-address says besides where it leads; and in every other text what redaction finds. Each of them is then known word for
-word, and hidden wherever it turns up: in the log, in what a dead program last wrote, in what is wrong with the gateway.
+This module alone decides which parts of the settings are secret. These are the values of fields marked as secret, and
+variables and headers whose name or value looks like a secret. So are the argument behind a flag such as `--api-key`,
+and everything in an address but the place that it leads to. In every other text, redaction decides.
+
+Each secret is then known word for word, and hidden wherever it turns up. That includes the log, the last output of a
+dead program, and the list of the gateway's problems.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Redaction: what looks like a credential is hidden from everything that a tool returns.
+"""Redaction: credentials are hidden from everything that a tool returns.
 
-What is stored is never touched. Values come back as the same objects when there is nothing to hide, so that the
-ordinary message costs a few searches and no copy. Redacting twice is redacting once.
+Stored data is never changed. Values without credentials come back as the same objects, so an ordinary message costs a
+few searches and no copy. Redacting twice is redacting once.
 """
 
 from __future__ import annotations
