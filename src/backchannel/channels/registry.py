@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from backchannel.channels.bridge import Bridge
+from backchannel.channels.bridge.channel import Bridge
 from backchannel.channels.keeping import SupervisedConnection
 from backchannel.channels.telegram.channel import TelegramChannel, not_installed
 from backchannel.config.schema_doors import BridgeSettings, TelegramSettings

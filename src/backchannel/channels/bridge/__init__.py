@@ -1,0 +1,1 @@
+"""The bridge: any platform, by two webhooks."""
