@@ -1,8 +1,8 @@
-"""Every setting there is: its name, type, limits, default and meaning.
+"""Settings: name, type, limits, default and meaning of each.
 
-`ConfigFile` is what stands in `backchannel.json5`; `Config` is the same, checked and complete, with what
-was found around it. Field names are camel case in the file. A new setting is a field with a description
-here (or in `schema_agents`, `schema_doors`); run `python -m backchannel.config.reference` afterwards.
+`ConfigFile` is the content of `backchannel.json5`. `Config` is the same, checked and complete. Field names are
+camel case in the file. To add a setting, add a field with a description here, in `schema_agents` or in
+`schema_doors`, and run `make reference`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SessionSettings(Settings, frozen=True, kw_only=True):
     main_key: Annotated[
         str,
         setting(
-            "The last part of the key of an agent's main session: letters, digits, `_`, `.`, `-`.",
+            "The last part of the key of a main session: letters, digits, `_`, `.`, `-`.",
             pattern=r"^[A-Za-z0-9_.-]+$",
             max_length=64,
         ),
@@ -45,13 +45,15 @@ class SessionSettings(Settings, frozen=True, kw_only=True):
         "per-sender"
     )
     dm_scope: Annotated[
-        DmScope, setting("Which direct chats share a session: all, or those of one person, channel, account.")
+        DmScope, setting("Which direct chats share a session: all, or those of one person, channel or account.")
     ] = DmScope.MAIN
     identity_links: Annotated[
         dict[str, tuple[str, ...]],
         setting('Joins one person\'s ids: `{ alice: ["telegram:123", "discord:987"] }`.'),
     ] = field(default_factory=dict)
-    agent_to_agent: Annotated[ExchangeLimitSettings, setting("How far sessions may talk.")] = ExchangeLimitSettings()
+    agent_to_agent: Annotated[ExchangeLimitSettings, setting("Limits of talk between sessions.")] = (
+        ExchangeLimitSettings()
+    )
     send_policy: Annotated[SendPolicySettings, setting("What may be sent where.")] = SendPolicySettings()
 
 
@@ -59,7 +61,7 @@ class MessageSettings(Settings, frozen=True, kw_only=True):
     """What people are told besides the agents' own words."""
 
     failure_notice: Annotated[
-        bool, setting("Tell a person in one line when a message could not be answered; the line names the run.")
+        bool, setting("Send one line with the run's id when a message could not be answered.")
     ] = True
 
 
@@ -79,18 +81,18 @@ class ClusterSettings(Settings, frozen=True, kw_only=True):
     """Several gateways on one PostgreSQL."""
 
     lease_seconds: Annotated[
-        float, setting("How long a gateway that gives no sign is waited for before the others take over.", ge=1)
+        float, setting("How long a silent gateway keeps its lease before the others take over.", ge=1)
     ] = 15.0
     wakeups: Annotated[
         Literal["notify", "poll"],
         setting(
-            "`poll`: the database has no LISTEN; what other gateways do is seen within a second. "
-            "The same for all gateways of a database."
+            "`poll`: for a database without LISTEN; gateways see each other's changes within a second. "
+            "All gateways of a database need the same value."
         ),
     ] = "notify"
     locks: Annotated[
         Literal["advisory", "rows"],
-        setting("`rows`: the database has no advisory locks; the same for all gateways of a database."),
+        setting("`rows`: for a database without advisory locks. All gateways of a database need the same value."),
     ] = "advisory"
 
 
@@ -99,15 +101,15 @@ class TranscriptSettings(Settings, frozen=True, kw_only=True):
 
     files: Annotated[
         bool | None,
-        setting("Whether transcripts are also written as JSONL files. Unset: on SQLite yes, on PostgreSQL no."),
+        setting("Also write transcripts as JSONL files. Unset: on SQLite yes, on PostgreSQL no."),
     ] = None
 
 
 class ModelCostSettings(Settings, frozen=True, kw_only=True):
     """What a model costs, in dollars per million tokens."""
 
-    input: Annotated[float, setting("A million input tokens.", ge=0)]
-    output: Annotated[float, setting("A million output tokens.", ge=0)]
+    input: Annotated[float, setting("Dollars per million input tokens.", ge=0)]
+    output: Annotated[float, setting("Dollars per million output tokens.", ge=0)]
 
 
 class ProviderModelSettings(Settings, frozen=True, kw_only=True):
@@ -115,27 +117,25 @@ class ProviderModelSettings(Settings, frozen=True, kw_only=True):
 
     id: Annotated[str, setting("Its name at the endpoint.", min_length=1)]
     context_window: Annotated[AtLeastOne | None, setting("Its context window in tokens.")] = None
-    cost: Annotated[ModelCostSettings | None, setting("What it costs, in dollars per million tokens.")] = None
-    vision: Annotated[
-        bool | None, setting("Whether it sees pictures. Unset: as far as its name tells, else it does.")
-    ] = None
+    cost: Annotated[ModelCostSettings | None, setting("Its price, in dollars per million tokens.")] = None
+    vision: Annotated[bool | None, setting("Whether it sees pictures. Unset: guessed from its name, else yes.")] = None
 
 
 class ProviderSettings(Settings, frozen=True, kw_only=True):
     """An endpoint of your own; its models are `<name>/<model>`."""
 
-    api: Annotated[ModelApi, setting("The wire format it speaks.")]
-    base_url: Annotated[str, setting("Where it is, `http://…` or `https://…`.", pattern=r"^https?://\S+$")]
+    api: Annotated[ModelApi, setting("Its wire format.")]
+    base_url: Annotated[str, setting("Its address, `http://…` or `https://…`.", pattern=r"^https?://\S+$")]
     api_key: Annotated[str | None, secret("Its key. Unset: none is sent.")] = None
-    models: Annotated[tuple[ProviderModelSettings, ...] | None, setting("Its models. Given: only these are valid.")] = (
-        None
-    )
+    models: Annotated[
+        tuple[ProviderModelSettings, ...] | None, setting("Its models. If set, only these are valid.")
+    ] = None
 
 
 class ModelsSettings(Settings, frozen=True, kw_only=True):
     """Where models are found besides the well-known providers."""
 
-    providers: Annotated[dict[str, ProviderSettings], setting("Endpoints of your own, by name.")] = field(
+    providers: Annotated[dict[str, ProviderSettings], setting("Your own endpoints, by name.")] = field(
         default_factory=dict
     )
 
@@ -144,12 +144,12 @@ class ConfigFile(Settings, frozen=True, kw_only=True):
     """The configuration file."""
 
     session: Annotated[SessionSettings, setting("How conversations become sessions.")] = SessionSettings()
-    messages: Annotated[MessageSettings, setting("What people are told.")] = MessageSettings()
+    messages: Annotated[MessageSettings, setting("Messages of the gateway to people.")] = MessageSettings()
     agents: Annotated[AgentsSettings, setting("The agents.")] = AgentsSettings()
     tools: Annotated[ToolsSettings, setting("The tools of all agents.")] = ToolsSettings()
     mcp: Annotated[McpSettings, setting("MCP servers whose tools agents may have.")] = McpSettings()
-    models: Annotated[ModelsSettings, setting("Where models are found.")] = ModelsSettings()
-    gateway: Annotated[GatewaySettings, setting("Where the gateway listens.")] = GatewaySettings()
+    models: Annotated[ModelsSettings, setting("Your own model endpoints.")] = ModelsSettings()
+    gateway: Annotated[GatewaySettings, setting("The gateway: address, access and limits.")] = GatewaySettings()
     database: Annotated[DatabaseSettings, setting("Where everything is stored.")] = DatabaseSettings()
     cluster: Annotated[ClusterSettings, setting("Several gateways on one database.")] = ClusterSettings()
     transcripts: Annotated[TranscriptSettings, setting("The transcript files.")] = TranscriptSettings()
@@ -157,7 +157,7 @@ class ConfigFile(Settings, frozen=True, kw_only=True):
         default_factory=dict
     )
     bindings: Annotated[tuple[BindingSettings, ...], setting("Which agent answers where; the first match counts.")] = ()
-    cron: Annotated[CronSettings, setting("Messages sent by the clock.")] = CronSettings()
+    cron: Annotated[CronSettings, setting("Scheduled messages.")] = CronSettings()
     hooks: Annotated[HookSettings, setting("Messages posted to `/hooks`.")] = HookSettings()
 
 

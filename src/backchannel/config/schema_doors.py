@@ -31,28 +31,28 @@ class OAuthSettings(Settings, frozen=True, kw_only=True):
 
     issuer: Annotated[
         str,
-        setting("Who makes the tokens, as their `iss` says it: `https://…`.", pattern=_ISSUER_PLACE),
+        setting("The issuer of the tokens, as in their `iss`: `https://…`.", pattern=_ISSUER_PLACE),
     ]
     audience: Annotated[
         NonEmpty | None,
         setting(
-            "What the `aud` of a token must be: the address by which clients reach the MCP door. "
+            "The required `aud` of a token: the address of the MCP door for clients. "
             "Unset: `http://<gateway.host>:<gateway.port>/mcp`."
         ),
     ] = None
     jwks_url: Annotated[
         Annotated[str, Meta(pattern=_ISSUER_PLACE)] | None,
-        setting("Where its keys are. Unset: where its metadata say."),
+        setting("The address of its keys. Unset: from its metadata."),
     ] = None
     scopes: Annotated[
         dict[str, Literal["read", "write", "admin"]],
-        setting("What each scope of a token allows; others are passed over."),
+        setting("What each scope of a token allows. Other scopes are ignored."),
     ] = msgspec.field(
         default_factory=lambda: {"operator.read": "read", "operator.write": "write", "operator.admin": "admin"}
     )
     session_claim: Annotated[
-        NonEmpty,
-        setting("A token that has this claim is bound to the session whose key it is, whatever its scopes."),
+        str,
+        setting("A token with this claim is bound to the session with that key, whatever its scopes.", min_length=1),
     ] = "backchannel_session"
 
 
@@ -62,11 +62,10 @@ class AuthSettings(Settings, frozen=True, kw_only=True):
     token: Annotated[
         NonEmpty | None,
         secret(
-            "The operator's token. Unset: one is made at first start and kept in the state folder. "
-            "`BACKCHANNEL_TOKEN` wins."
+            "The operator's token. Unset: the first start creates one in the state folder. `BACKCHANNEL_TOKEN` wins."
         ),
     ] = None
-    oauth: Annotated[OAuthSettings | None, setting("An OAuth issuer whose tokens are let in too.")] = None
+    oauth: Annotated[OAuthSettings | None, setting("An OAuth issuer whose tokens are accepted too.")] = None
 
 
 class LimitSettings(Settings, frozen=True, kw_only=True):
@@ -78,24 +77,22 @@ class LimitSettings(Settings, frozen=True, kw_only=True):
     pre_auth_frame_bytes: Annotated[int, setting("The largest frame before `connect`.", ge=1024)] = 64 * 1024
     connections: Annotated[
         int,
-        setting("WebSocket connections that have logged in, at the same time. Fewer where files are limited.", ge=1),
+        setting("Most WebSocket connections that have logged in. Fewer if the system limits open files.", ge=1),
     ] = 1000
     pre_auth_connections: Annotated[
         int,
-        setting("Connections of any kind that have not logged in; over it, the oldest is closed for a new one.", ge=1),
+        setting("Most connections that have not logged in. A further one closes the oldest.", ge=1),
     ] = 256
 
 
 class HttpSettings(Settings, frozen=True, kw_only=True):
     """What HTTP offers."""
 
-    chat_completions: Annotated[
-        bool, setting("Whether `/v1` is served: `chat/completions`, `responses` and `models`.")
-    ] = False
+    chat_completions: Annotated[bool, setting("Serve `/v1`: `chat/completions`, `responses` and `models`.")] = False
     session_ttl: Annotated[
         str,
         setting(
-            "How long a session that was made for one request at `/v1` is kept after its last use: `30m`, `24h`, `7d`.",
+            "When a session of a single `/v1` request is archived, after its last use: `30m`, `24h`, `7d`.",
             pattern=DURATION,
         ),
     ] = "1d"
@@ -106,35 +103,35 @@ class ControlUiSettings(Settings, frozen=True, kw_only=True):
 
     allowed_origins: Annotated[
         tuple[str, ...],
-        setting("The same as `gateway.allowedOrigins`, under the name that OpenClaw has for it; both count."),
+        setting("OpenClaw's name for `gateway.allowedOrigins`. Both count."),
     ] = ()
 
 
 class GatewaySettings(Settings, frozen=True, kw_only=True):
     """Where the gateway listens and what it accepts."""
 
-    host: Annotated[str, setting("The address to listen on. Other than loopback needs a token.", min_length=1)] = (
+    host: Annotated[str, setting("The address to listen on. Any other than loopback needs a token.", min_length=1)] = (
         "127.0.0.1"
     )
     port: Annotated[int, setting("The port to listen on; 0 takes a free one.", ge=0, le=65535)] = 18790
     auth: Annotated[AuthSettings, setting("Who may use the gateway.")] = AuthSettings()
     limits: Annotated[LimitSettings, setting("How much a client may send.")] = LimitSettings()
-    http: Annotated[HttpSettings, setting("What HTTP offers.")] = HttpSettings()
+    http: Annotated[HttpSettings, setting("The HTTP API.")] = HttpSettings()
     allowed_origins: Annotated[
         tuple[str, ...],
-        setting("Origins whose pages may connect, such as `https://chat.example`, besides the gateway's own."),
+        setting("Other origins whose pages may connect, such as `https://chat.example`."),
     ] = ()
-    control_ui: Annotated[ControlUiSettings, setting("Pages that others serve.")] = ControlUiSettings()
+    control_ui: Annotated[ControlUiSettings, setting("OpenClaw's Control UI.")] = ControlUiSettings()
     allowed_hosts: Annotated[
         tuple[str, ...],
         setting(
-            "Names under which the gateway may be asked for, besides loopback, `gateway.host` and the host of "
+            "Host names that clients may use, besides loopback, `gateway.host` and the host of "
             "a channel's `webhook.url`."
         ),
     ] = ()
     trusted_proxies: Annotated[
         tuple[str, ...],
-        setting("Addresses and networks of proxies, such as `127.0.0.1`, whose `X-Forwarded-For` tells the client."),
+        setting("Addresses and networks of proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`."),
     ] = ()
 
 
@@ -143,11 +140,11 @@ class BridgeSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adap
 
     url: Annotated[
         str,
-        setting("Where outbound messages are posted, `http://…` or `https://…`.", pattern=r"^https?://\S+$"),
+        setting("The address for outbound messages, `http://…` or `https://…`.", pattern=r"^https?://\S+$"),
     ]
     secret: Annotated[
         str,
-        secret("Signs both directions. Its own: no other secret may equal it.", min_length=MIN_SECRET_LENGTH),
+        secret("Signs both directions. No other secret may equal it.", min_length=MIN_SECRET_LENGTH),
     ]
 
 
@@ -157,14 +154,14 @@ class TelegramWebhookSettings(Settings, frozen=True, kw_only=True):
     url: Annotated[
         str,
         setting(
-            "Where Telegram reaches `/channels/<name>/inbound` of this gateway, `https://…`.",
+            "The public address of `/channels/<name>/inbound` of this gateway, `https://…`.",
             pattern=r"^https?://\S+$",
         ),
     ]
     secret: Annotated[
         str,
         secret(
-            "Proves that Telegram posts: letters, digits, `_` and `-`. Its own: no other secret may equal it.",
+            "Proves that Telegram posts: letters, digits, `_` and `-`. No other secret may equal it.",
             pattern=rf"^[A-Za-z0-9_-]{{{MIN_SECRET_LENGTH},256}}$",
         ),
     ]
@@ -174,7 +171,7 @@ class TelegramAccountSettings(Settings, frozen=True, kw_only=True):
     """A further bot of the channel."""
 
     token: Annotated[str, secret("Its token, from @BotFather.", min_length=1)]
-    webhook: Annotated[TelegramWebhookSettings | None, setting("Let Telegram post. Unset: it is asked.")] = None
+    webhook: Annotated[TelegramWebhookSettings | None, setting("Receive by webhook. Unset: long polling.")] = None
 
 
 class TelegramSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adapter", tag="telegram"):
@@ -184,14 +181,14 @@ class TelegramSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="ad
     api_root: Annotated[
         str,
         setting(
-            "Where the Bot API is, `https://…` or `http://…`: for a server of your own.", pattern=r"^https?://\S+$"
+            "The address of the Bot API, `https://…` or `http://…`, for your own server.", pattern=r"^https?://\S+$"
         ),
     ] = "https://api.telegram.org"
-    streaming: Annotated[bool, setting("Whether a reply is shown while it is written.")] = True
-    webhook: Annotated[TelegramWebhookSettings | None, setting("Let Telegram post. Unset: it is asked.")] = None
-    accounts: Annotated[
-        dict[str, TelegramAccountSettings], setting("Further bots, by the `accountId` that they are known by.")
-    ] = msgspec.field(default_factory=dict)
+    streaming: Annotated[bool, setting("Show a reply while it is written.")] = True
+    webhook: Annotated[TelegramWebhookSettings | None, setting("Receive by webhook. Unset: long polling.")] = None
+    accounts: Annotated[dict[str, TelegramAccountSettings], setting("Further bots, by `accountId`.")] = msgspec.field(
+        default_factory=dict
+    )
 
 
 AdapterSettings: TypeAlias = BridgeSettings | TelegramSettings
@@ -210,15 +207,15 @@ class CronJob(Settings, frozen=True, kw_only=True):
     """One message that is sent by the clock."""
 
     id: Annotated[str, setting("The job's id; its session is `cron:<id>`.", min_length=1)]
-    name: Annotated[str | None, setting("How lists call it. Unset: by its id.")] = None
+    name: Annotated[str | None, setting("Its name in lists. Unset: its id.")] = None
     schedule: Annotated[str, setting('When: `"0 9 * * *"`, `"every 10m"` (`s m h d`, at least 1 s) or an ISO time.')]
     tz: Annotated[str | None, setting("The schedule's time zone, such as `Europe/Berlin`. Unset: UTC.")] = None
     agent_id: Annotated[str | None, setting("The agent that runs it. Unset: the default agent.")] = None
-    message: Annotated[str, setting("What the agent is told.", min_length=1)]
+    message: Annotated[str, setting("The message to the agent.", min_length=1)]
     deliver: Annotated[CronDeliver | None, setting("Where the reply goes. Unset: nowhere.")] = None
     model: Annotated[str | None, setting("The model, as `provider/model`. Unset: the agent's own.")] = None
     timeout_seconds: Annotated[
-        Seconds | None, setting("The longest a run may take. Unset: `agents.defaults.timeoutSeconds`.")
+        Seconds | None, setting("Time limit of a run. Unset: `agents.defaults.timeoutSeconds`.")
     ] = None
     enabled: Annotated[bool, setting("Whether it fires.")] = True
 
@@ -232,13 +229,13 @@ class CronSettings(Settings, frozen=True, kw_only=True):
 class HookSettings(Settings, frozen=True, kw_only=True):
     """Messages that other programs post to `/hooks`."""
 
-    enabled: Annotated[bool, setting("Whether `/hooks` is served.")] = False
-    token: Annotated[NonEmpty | None, secret("The token of `/hooks`. Its own: no other secret may equal it.")] = None
+    enabled: Annotated[bool, setting("Serve `/hooks`.")] = False
+    token: Annotated[NonEmpty | None, secret("The token of `/hooks`. No other secret may equal it.")] = None
     allow_session_keys: Annotated[
         tuple[str, ...],
         setting(
-            "Patterns of session keys a hook may name besides `hook:…`, matched with and without `agent:<id>:`; `*` "
-            "stands for anything."
+            "Patterns of session keys that a hook may use, besides `hook:…`. `*` is a wildcard. They match with and "
+            "without `agent:<id>:`."
         ),
     ] = ()
-    allow_deliver: Annotated[tuple[str, ...], setting("Channels a hook's reply may go to. Empty: none.")] = ()
+    allow_deliver: Annotated[tuple[str, ...], setting("Channels that a hook's reply may go to. Empty: none.")] = ()

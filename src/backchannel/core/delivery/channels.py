@@ -57,12 +57,12 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
         bool, setting("In groups: answer only messages that mention the agent; others are recorded.")
     ] = True
     media_max_mb: Annotated[
-        int, setting("The largest file that is fetched, in MB; a picture has 10 at most. 0: none is.", ge=0, le=100)
+        int, setting("The largest file to fetch, in MB; pictures at most 10. 0: fetch none.", ge=0, le=100)
     ] = 20
-    allow_bots: Annotated[bool, setting("Whether messages of other bots are read.")] = False
+    allow_bots: Annotated[bool, setting("Read messages of other bots.")] = False
     pairing: Annotated[
         bool,
-        setting("Whether a stranger's direct message is answered with a code, by which an owner lets them speak."),
+        setting("Answer a stranger's direct message with a code. An owner admits the stranger by it."),
     ] = False
 
 

@@ -24,17 +24,17 @@ _NAME_LIMIT = 64
 class ApprovalRuleSettings(Settings, frozen=True, kw_only=True):
     """One rule: which calls it is about, and whether they need a person's permission."""
 
-    tool: Annotated[str, setting("The tools it is about, as a name or a pattern with `*`.", min_length=1)]
+    tool: Annotated[str, setting("The tools, as a name or a pattern with `*`.", min_length=1)]
     match: Annotated[
         str | None,
         setting(
-            "Only calls with an argument, or a text within one, that this pattern fits, and with `never` only those "
-            "of which it fits all texts; `*` is a wildcard. Unset: all calls."
+            "Only calls with an argument, or a text in one, that matches this pattern; `*` is a wildcard. With "
+            "`never`, all texts must match. Unset: all calls."
         ),
     ] = None
     ask: Annotated[
         Literal["always", "never"],
-        setting("Whether such a call waits for an owner's word. The first rule that fits a call decides."),
+        setting("Whether such a call needs an approval. The first matching rule decides."),
     ]
 
 

@@ -33,9 +33,9 @@ _SHOWN_AT_EACH_END = 6
 class ExchangeLimitSettings(Settings, frozen=True, kw_only=True):
     """How far sessions may talk to each other before they are stopped."""
 
-    max_ping_pong_turns: Annotated[int, setting("Reply-back turns after a send.", ge=0, le=5)] = 5
-    max_hops: Annotated[int, setting("Sends, spawns and wakes in a row from one cause.", ge=1)] = 8
-    max_chain_runs: Annotated[int, setting("Runs in all from one cause.", ge=1)] = 100
+    max_ping_pong_turns: Annotated[int, setting("Most reply-back turns after a send.", ge=0, le=5)] = 5
+    max_hops: Annotated[int, setting("Most sends, spawns and wakes in a row from one cause.", ge=1)] = 8
+    max_chain_runs: Annotated[int, setting("Most runs in total from one cause.", ge=1)] = 100
 
 
 class ChainLimits(Protocol):

@@ -26,14 +26,16 @@ class PolicyMatchSettings(Settings, frozen=True, kw_only=True):
 
     channel: Annotated[str | None, setting("The channel's name.")] = None
     chat_type: Annotated[ChatType | None, setting("The kind of chat.")] = None
-    key_prefix: Annotated[str | None, setting("How the session key begins, with or without `agent:<id>:`.")] = None
+    key_prefix: Annotated[str | None, setting("The beginning of the session key, with or without `agent:<id>:`.")] = (
+        None
+    )
 
 
 class PolicyRuleSettings(Settings, frozen=True, kw_only=True):
     """One rule of the send policy."""
 
-    match: Annotated[PolicyMatchSettings, setting("What the rule is about. Empty: everything.")] = PolicyMatchSettings()
-    action: Annotated[PolicyAction, setting("What it says.")]
+    match: Annotated[PolicyMatchSettings, setting("Which messages. Empty: all.")] = PolicyMatchSettings()
+    action: Annotated[PolicyAction, setting("The decision.")]
 
 
 class SendPolicySettings(Settings, frozen=True, kw_only=True):
@@ -42,8 +44,8 @@ class SendPolicySettings(Settings, frozen=True, kw_only=True):
     rules: Annotated[
         tuple[PolicyRuleSettings, ...], setting("A matching deny wins over a matching allow, whatever their order.")
     ] = ()
-    default: Annotated[PolicyAction, setting("What holds when no rule matches.")] = "allow"
-    shadow: Annotated[bool, setting("Count and log what would be blocked, and block nothing.")] = False
+    default: Annotated[PolicyAction, setting("The decision when no rule matches.")] = "allow"
+    shadow: Annotated[bool, setting("Only count and log denied messages; block nothing.")] = False
 
 
 @dataclass(frozen=True, slots=True)
