@@ -21,7 +21,8 @@ from backchannel.core.delivery.channels import (
 )
 from backchannel.core.keys import ChatType
 from backchannel.errors import InvalidRequest, NotFound
-from tests.support.gateways import CONFIG, QuickClock, echo, running
+from tests.support.clocks import StageClock
+from tests.support.gateways import CONFIG, echo, running
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +83,7 @@ class Stumbling(Bare):
 
 
 async def test_a_channel_that_fails_is_started_again_with_growing_pauses(tmp_path: Path) -> None:
-    channel, clock = Stumbling(3), QuickClock()
+    channel, clock = Stumbling(3), StageClock()
     model = ScriptedModel(replies=echo)
     async with running(tmp_path, model, config=CONFIG, equip=lambda g: g.add_channel(channel), clock=clock) as gateway:
         await asyncio.wait_for(channel.held.wait(), 20)
@@ -93,7 +94,7 @@ async def test_a_channel_that_fails_is_started_again_with_growing_pauses(tmp_pat
 
 async def test_a_channel_that_keeps_failing_is_down_since_the_first_time(tmp_path: Path) -> None:
     channel = Stumbling(10_000)
-    async with running(tmp_path, ScriptedModel(replies=echo), clock=QuickClock()) as gateway:
+    async with running(tmp_path, ScriptedModel(replies=echo), clock=StageClock()) as gateway:
         before = gateway.clock.now_ms()
         gateway.add_channel(channel)  # also while the gateway runs
         await asyncio.wait_for(channel.tried_thrice.wait(), 20)

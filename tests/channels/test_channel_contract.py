@@ -25,8 +25,9 @@ from backchannel.runtime.events import Event
 from tests.channels.desk import Desk, desk
 from tests.channels.worlds import BridgeWorld, GroupWorld, HeldWorld, PigeonWorld, StreamingWorld, TelegramWorld, World
 from tests.gateway.client import connected
+from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd
-from tests.support.gateways import QuickClock, session_of, texts_of
+from tests.support.gateways import session_of, texts_of
 from tests.support.resting import at_rest
 from tests.support.telegram import TOKEN, Telegram
 
@@ -93,7 +94,7 @@ async def test_what_is_refused_fails_at_once_with_the_reason(world: World, tmp_p
 
 async def test_a_busy_platform_is_tried_again_when_it_asks_for_that(world: World, tmp_path: Path) -> None:
     world.be_busy(30)
-    clock = QuickClock()
+    clock = StageClock()
     async with desk(tmp_path, world.settings, *world.own, clock=clock) as at:
         receipt = await at.becomes(S.SENT, await at.send(world.receive()))
     assert world.texts == ["hello"] and receipt.delivery.attempts == 2
@@ -102,7 +103,7 @@ async def test_a_busy_platform_is_tried_again_when_it_asks_for_that(world: World
 
 async def test_silence_is_asked_again_by_key_or_stays_a_doubt(world: World, tmp_path: Path) -> None:
     world.fall_silent()
-    async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
+    async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
         expected = S.SENT if world.takes_key else S.UNCERTAIN
         await at.becomes(expected, await at.send(world.receive()))
     assert world.texts == ["hello"]  # whichever it is, nobody reads it twice
@@ -110,7 +111,7 @@ async def test_silence_is_asked_again_by_key_or_stays_a_doubt(world: World, tmp_
 
 async def test_a_limit_of_the_account_holds_every_chat_and_costs_no_attempts(world: World, tmp_path: Path) -> None:
     world.be_busy_for_all(60)
-    clock = QuickClock()
+    clock = StageClock()
     async with desk(tmp_path, world.settings, *world.own, clock=clock) as at:
         first = await at.send(world.receive())
         await at.heard.until(lambda: at.states(first).count(S.PENDING) > 1)
@@ -122,7 +123,7 @@ async def test_a_limit_of_the_account_holds_every_chat_and_costs_no_attempts(wor
 
 async def test_what_is_for_a_chat_that_moved_goes_where_it_is_now(world: World, tmp_path: Path) -> None:
     world.move(world.other_chat)
-    async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
+    async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
         receipt = await at.becomes(S.SENT, await at.send(world.receive()))
         later = await at.becomes(S.SENT, await at.send(world.receive(text="later")))
     assert (receipt.delivery.target, later.delivery.target) == (world.other_chat, world.other_chat)
@@ -238,7 +239,7 @@ async def test_a_thread_has_a_session_of_its_own_and_is_answered_there(groups: G
 
 
 async def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost(held: HeldWorld, tmp_path: Path) -> None:
-    async with desk(tmp_path, held.settings, *held.own, clock=QuickClock()) as at:
+    async with desk(tmp_path, held.settings, *held.own, clock=StageClock()) as at:
         await held.say(at.gateway, "one", "1")
         await _replies(at, 1)
         held.cut()
@@ -251,7 +252,7 @@ async def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost(held: 
 async def test_credentials_that_are_revoked_are_told_in_words_until_they_are_taken_again(
     held: HeldWorld, tmp_path: Path
 ) -> None:
-    async with desk(tmp_path, held.settings, *held.own, clock=QuickClock()) as at:
+    async with desk(tmp_path, held.settings, *held.own, clock=StageClock()) as at:
         await held.say(at.gateway, "one", "1")
         await _replies(at, 1)
         held.refuse_login(True)
@@ -306,7 +307,7 @@ async def test_a_stop_in_the_middle_of_a_send_loses_nothing(world: World, tmp_pa
     async with desk(tmp_path, world.settings, *world.own) as at:
         delivery_id = await at.send(world.receive())
         await at.heard.until(lambda: at.states(delivery_id).count(S.PENDING) > 1)
-    async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
+    async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
         await at.becomes(S.SENT, delivery_id)
     assert world.texts == ["hello"]
 
@@ -338,7 +339,7 @@ def _job(channel: str) -> CronJob:
 
 
 async def test_it_is_down_when_nothing_gets_through_and_up_again_after(world: World, tmp_path: Path) -> None:
-    async with desk(tmp_path, world.settings, *world.own, clock=QuickClock()) as at:
+    async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
         await world.say(at.gateway, "one", "1")
         await _replies(at, 1)
         keeper = at.gateway.parts.keeper

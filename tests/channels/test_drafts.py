@@ -27,7 +27,8 @@ from backchannel.gateway.app import Gateway
 from backchannel.runtime import runner
 from backchannel.runtime.events import ReplyGrew
 from tests.channels.desk import Desk, desk
-from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, held, request
+from tests.support.clocks import StageClock
+from tests.support.gateways import CONFIG, MAIN, dying, held, request
 from tests.support.platform import Answer, FrozenChannel, Platform, PlatformChannel, said
 from tests.support.resting import at_rest
 from tests.support.resting import until as until_told
@@ -499,7 +500,7 @@ async def test_a_lost_draft_of_a_channel_that_streams_no_longer_is_settled_all_t
 
 async def test_a_reply_that_is_rerouted_leaves_no_draft_behind(tmp_path: Path) -> None:
     platform, slow = Platform(), Slow()
-    async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model, clock=QuickClock()) as at:
+    async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model, clock=StageClock()) as at:
         await ask(at)
         await _known(at)
         platform.then(*[Answer(ChannelSilent("no answer"))] * (MAX_ATTEMPTS + 1))

@@ -41,7 +41,8 @@ from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
 from tests.support.beside import beside
-from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, running, settled, texts_of, transcript_of
+from tests.support.clocks import StageClock
+from tests.support.gateways import CONFIG, MAIN, echo, running, settled, texts_of, transcript_of
 from tests.support.kill import kill_at_every_commit
 from tests.support.loop_time import loop_time
 from tests.support.resting import at_rest
@@ -322,14 +323,14 @@ async def test_a_fetch_that_fails_once_sends_the_message_back_and_then_takes_it_
 
 
 async def test_a_platform_that_asks_to_wait_is_waited_for_and_the_file_fetched_then(tmp_path: Path) -> None:
-    offer, clock = Offer(ChannelBusy("slow down", 20), ChannelBusy("slow down", 40), PNG), QuickClock()
+    offer, clock = Offer(ChannelBusy("slow down", 20), ChannelBusy("slow down", 40), PNG), StageClock()
     async with opened(tmp_path, clock=clock) as desk:
         await desk.send(offer.image(), text="look")
         assert desk.shown() == [PNG] and clock.slept == [20, 40]
 
 
 async def test_a_platform_that_asks_to_wait_for_too_long_has_its_file_told_at_once(tmp_path: Path) -> None:
-    offer, clock = Offer(ChannelBusy("slow down", BUSY_LIMIT_S), ChannelBusy("slow down", 1)), QuickClock()
+    offer, clock = Offer(ChannelBusy("slow down", BUSY_LIMIT_S), ChannelBusy("slow down", 1)), StageClock()
     async with opened(tmp_path, clock=clock) as desk:
         await desk.send(offer.image(), text="look")
         assert await desk.told() == "look\n[image cat.png, image/png, not fetched: slow down]"

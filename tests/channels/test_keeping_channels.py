@@ -28,9 +28,10 @@ from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
 from backchannel.wire.rows import ChannelState
 from tests.channels.desk import desk
+from tests.support.clocks import StageClock
 from tests.support.far_channel import FarChannel
 from tests.support.far_end import FarEnd, Fault
-from tests.support.gateways import MAIN, QuickClock, echo, running
+from tests.support.gateways import MAIN, echo, running
 
 pytestmark = pytest.mark.anyio
 TO_DESK = Address(channel="desk", to="C")
@@ -67,7 +68,7 @@ class Failing(Channel):
 
 
 async def test_a_channel_comes_back_after_twenty_failures_and_tells_since_when(tmp_path: Path) -> None:
-    clock, failures = QuickClock(), list[int]()
+    clock, failures = StageClock(), list[int]()
 
     def fail() -> Exception:
         failures.append(clock.now_ms())
@@ -95,7 +96,7 @@ async def test_a_channel_comes_back_after_twenty_failures_and_tells_since_when(t
 async def test_a_platform_that_asks_for_a_pause_is_left_alone_for_so_long(
     tmp_path: Path, asked_s: float, pauses: list[float]
 ) -> None:
-    channel, clock = Failing(lambda: ChannelBusy("flood", asked_s), 2), QuickClock()
+    channel, clock = Failing(lambda: ChannelBusy("flood", asked_s), 2), StageClock()
     async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
         gateway.add_channel(channel)
         async with asyncio.timeout(20):
@@ -125,7 +126,7 @@ async def test_a_channel_that_its_platform_refuses_is_named_at_once_and_stops_no
 
 
 async def test_a_channel_that_was_refused_is_tried_once_a_minute_and_logged_once(tmp_path: Path) -> None:
-    channel, clock = Failing(refused, 4), QuickClock()
+    channel, clock = Failing(refused, 4), StageClock()
     with capture_logs() as logs:
         async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
             started = clock.now_ms()
@@ -139,7 +140,7 @@ async def test_a_channel_that_was_refused_is_tried_once_a_minute_and_logged_once
 
 
 async def test_a_channel_over_which_nothing_gets_through_is_down_since_the_first_attempt(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with FarEnd() as far_end:
         far_end.then(*[Fault(503)] * 5)
         async with desk(tmp_path, {"desk": far_end.settings()}, clock=clock) as at:

@@ -13,7 +13,8 @@ from backchannel.core.delivery.channels import ChannelBusy, ChannelMoved
 from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.sessions import Address
 from tests.channels.desk import Desk, desk
-from tests.support.gateways import CONFIG, MAIN, Power, QuickClock, dying, echo, session_of
+from tests.support.clocks import StageClock
+from tests.support.gateways import CONFIG, MAIN, Power, dying, echo, session_of
 from tests.support.platform import Answer, Platform, PlatformChannel, said
 from tests.support.resting import at_rest
 
@@ -38,7 +39,7 @@ async def address(at: Desk, key: str = GROUP) -> tuple[str | None, str | None]:
 
 async def test_what_is_in_line_the_session_and_what_is_said_later_follow_a_chat(tmp_path: Path) -> None:
     platform = Platform()
-    async with desk(tmp_path, {}, plain(platform), clock=QuickClock()) as at:
+    async with desk(tmp_path, {}, plain(platform), clock=StageClock()) as at:
         for message_id, thread in (("1", None), ("2", "T")):
             await at.gateway.inbound.receive("chat", said("hello", message_id, thread_id=thread))
         await at_rest(at.gateway)
@@ -119,7 +120,7 @@ async def test_a_platform_that_sends_us_round_in_circles_is_given_up(tmp_path: P
     platform = Platform()
     for n in range(MAX_ATTEMPTS):
         platform.then(Answer(ChannelMoved("moved", "BA"[n % 2])))
-    async with desk(tmp_path, {}, plain(platform), clock=QuickClock()) as at:
+    async with desk(tmp_path, {}, plain(platform), clock=StageClock()) as at:
         circling = await at.becomes(S.FAILED, await at.send(to("A", "hello")))
         assert "given up after 10 attempts" in (circling.delivery.error or "")
         platform.then(Answer(ChannelMoved("moved", "Z")))
@@ -166,7 +167,7 @@ async def test_a_limit_of_the_account_holds_all_its_chats_and_no_others(tmp_path
 
 
 async def test_an_account_still_waits_after_a_restart(tmp_path: Path) -> None:
-    platform, clock = Platform(), QuickClock()
+    platform, clock = Platform(), StageClock()
     platform.then(Answer(ChannelBusy("flood", 3000, is_account_wide=True)))
     async with desk(tmp_path, {}, plain(platform)) as at:
         delivery_id = await at.send(to("A", "one"))

@@ -14,8 +14,9 @@ from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
 from tests.channels.desk import desk
+from tests.support.clocks import StageClock
 from tests.support.far_end import Break, FarEnd, Fault, Hang
-from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, echo
+from tests.support.gateways import CONFIG, MAIN, dying, echo
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState
@@ -36,7 +37,7 @@ async def test_a_long_text_is_sent_in_parts_in_order_each_with_its_key(tmp_path:
 
 
 async def test_a_part_is_sent_again_until_the_far_end_answers_and_holds_back_those_behind_it(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with FarEnd() as far_end:
         far_end.then(Fault(503), Break(), Fault(429, headers={"Retry-After": "30"}))
         async with desk(tmp_path, {"desk": far_end.settings()}, clock=clock) as world:
@@ -79,7 +80,7 @@ async def test_a_refusal_fails_at_once_and_holds_nothing_back(tmp_path: Path) ->
 async def test_after_ten_attempts_it_is_given_up_and_a_person_can_retry(tmp_path: Path) -> None:
     async with FarEnd() as far_end:
         far_end.then(*[Fault(500)] * MAX_ATTEMPTS)
-        async with desk(tmp_path, {"desk": far_end.settings()}, clock=QuickClock()) as world:
+        async with desk(tmp_path, {"desk": far_end.settings()}, clock=StageClock()) as world:
             delivery_id = await world.send(to())
             receipt = await world.becomes(S.FAILED, delivery_id)
             assert "given up after 10 attempts" in (receipt.delivery.error or "")
@@ -144,7 +145,7 @@ async def test_a_channel_that_is_gone_after_a_restart_fails_what_waits_for_it(tm
             far_end.then(Fault(500))
             delivery_id = await world.send(to())
             await far_end.posted(1)
-        async with desk(tmp_path, {}, clock=QuickClock()) as world:
+        async with desk(tmp_path, {}, clock=StageClock()) as world:
             receipt = await world.becomes(S.FAILED, delivery_id)
             assert "no channel 'desk'" in (receipt.delivery.error or "")
         async with desk(tmp_path, {"desk": far_end.settings()}) as world:
@@ -284,7 +285,7 @@ class Unfinished(Keyless):
 async def test_an_unexpected_fault_of_a_channel_is_logged_with_its_traceback_once_and_retried(tmp_path: Path) -> None:
     channel = Unfinished(3)
     with capture_logs() as logs:
-        async with desk(tmp_path, {}, channel, clock=QuickClock()) as world:
+        async with desk(tmp_path, {}, channel, clock=StageClock()) as world:
             delivery_id = await world.send(to(channel="unfinished"))
             await world.heard.until(lambda: len(world.states(delivery_id)) > 2)
             receipt = await world.becomes(S.SENT, delivery_id)
@@ -307,7 +308,7 @@ async def test_a_fault_while_a_part_is_made_ready_does_not_hold_up_its_chat_for_
             return 100
 
     channel = Moody()
-    async with desk(tmp_path, {}, channel, clock=QuickClock()) as world:
+    async with desk(tmp_path, {}, channel, clock=StageClock()) as world:
         delivery_id = await world.send(to(channel="moody"))
         await world.becomes(S.SENT, delivery_id)
     assert channel.texts == ["hello"] and channel.asked > 3

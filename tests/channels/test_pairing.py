@@ -18,9 +18,10 @@ from backchannel.core.policy.inbound import Admission, Arrival, RoutingRules, ch
 from backchannel.core.policy.pairing import APPROVED_TEXT, CODE_LENGTH, MOST_PENDING, PAIRING_LIFE_MS, PairingState
 from backchannel.storage.units.pairing import begin
 from tests.channels.desk import Desk, desk
+from tests.support.clocks import StageClock
 from tests.support.databases import open_database, with_database
 from tests.support.far_end import FarEnd, event, signed
-from tests.support.gateways import QuickClock, settled
+from tests.support.gateways import settled
 
 pytestmark = pytest.mark.anyio
 EVE: dict[str, Any] = {"senderId": "eve", "chatId": "Eve-1", "senderName": "Eve"}
@@ -75,13 +76,13 @@ def code_in(text: str) -> str:
 
 
 @asynccontextmanager
-async def street(state: Path, clock: QuickClock | None = None, **config: Any) -> AsyncIterator[Street]:
+async def street(state: Path, clock: StageClock | None = None, **config: Any) -> AsyncIterator[Street]:
     session = {"dmScope": "per-account-channel-peer", **config.pop("session", {})}
     who = {"allowFrom": [], "owners": ["olga"], "pairing": True}
     async with FarEnd() as far_end, FarEnd("another secret of the tests") as shop:
         channels = {"desk": far_end.settings(**who), "shop": shop.settings(**who)}
         stored = with_database(config, state)
-        async with desk(state, channels, clock=clock or QuickClock(), session=session, **stored) as world:
+        async with desk(state, channels, clock=clock or StageClock(), session=session, **stored) as world:
             yield Street(world, state, far_end, shop)
 
 
@@ -104,7 +105,7 @@ async def test_a_stranger_is_let_in_by_the_owner_in_a_chat_and_writes_again(tmp_
 
 
 async def test_one_code_an_hour_is_sent_and_an_old_one_is_void(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with street(tmp_path, clock) as here:
         first = await here.code()
         for _ in range(5):
@@ -121,7 +122,7 @@ async def test_one_code_an_hour_is_sent_and_an_old_one_is_void(tmp_path: Path) -
 
 
 async def test_who_is_denied_hears_nothing_more_until_they_are_removed(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with street(tmp_path, clock) as here:
         code = await here.code()
         assert await here.asks(f"/pairing deny {code}", **OLGA) == "Eve (desk eve) is ignored from now on."
@@ -148,7 +149,7 @@ async def test_who_was_let_in_is_no_owner_and_a_stranger_again_when_the_channel_
         await settled(here.gateway)
     async with FarEnd() as far_end:
         closed = {"desk": far_end.settings(allowFrom=[], owners=["olga"])}
-        async with desk(tmp_path, closed, clock=QuickClock(), **with_database({}, tmp_path)) as world:
+        async with desk(tmp_path, closed, clock=StageClock(), **with_database({}, tmp_path)) as world:
             assert await Street(world, tmp_path, far_end).says("hello", **EVE) == "ignore"
 
 

@@ -32,22 +32,9 @@ from backchannel.gateway.ws.throttling import (
     FailedAttempts,
     Proxies,
 )
+from tests.support.clocks import StageClock
 
 ALL = frozenset(TokenScope)
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def now_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 class Stored:
@@ -133,17 +120,17 @@ class TestFirstToken:
 @pytest.mark.anyio
 class TestLogin:
     async def test_the_operators_token_has_all_scopes(self) -> None:
-        caller = await Access(Stored(), "secret", FakeClock()).login("secret", "1.2.3.4")
+        caller = await Access(Stored(), "secret", StageClock.still(0)).login("secret", "1.2.3.4")
         assert caller.scopes == ALL and not caller.is_agent
 
     async def test_a_stored_token_has_its_scopes(self) -> None:
-        access = Access(Stored(stored("abc", scopes=("operator.write",))), "secret", FakeClock())
+        access = Access(Stored(stored("abc", scopes=("operator.write",))), "secret", StageClock.still(0))
         caller = await access.login("abc", "1.2.3.4")
         assert caller.scopes == {TokenScope.READ, TokenScope.WRITE}
         assert caller.token_id == "t1"
 
     async def test_an_agents_token_has_a_session_and_no_scopes(self) -> None:
-        access = Access(Stored(stored("abc", session_key="agent:main:main")), "secret", FakeClock())
+        access = Access(Stored(stored("abc", session_key="agent:main:main")), "secret", StageClock.still(0))
         caller = await access.login("abc", "1.2.3.4")
         assert caller.is_agent and caller.session_key == "agent:main:main"
         assert caller.scopes == frozenset()
@@ -151,17 +138,17 @@ class TestLogin:
     @pytest.mark.parametrize("token", [None, "", "wrong", "secret ", "\ud800", "x" * 100_000])
     async def test_anything_else_is_refused_without_showing_it(self, token: str | None) -> None:
         with pytest.raises(Unauthorized) as refused:
-            await Access(Stored(), "secret", FakeClock()).login(token, "1.2.3.4")
+            await Access(Stored(), "secret", StageClock.still(0)).login(token, "1.2.3.4")
         assert refused.value.code == "AUTH_TOKEN_MISMATCH"
         assert not token or token not in refused.value.message
 
     async def test_a_revoked_token_is_refused(self) -> None:
-        access = Access(Stored(stored("abc", revoked_at=5)), "secret", FakeClock())
+        access = Access(Stored(stored("abc", revoked_at=5)), "secret", StageClock.still(0))
         with pytest.raises(Unauthorized):
             await access.login("abc", "1.2.3.4")
 
     async def test_a_right_token_gets_in_whatever_wrong_ones_come_beside_it(self) -> None:
-        access = Access(Stored(stored("abc")), "secret", FakeClock())
+        access = Access(Stored(stored("abc")), "secret", StageClock.still(0))
         for n in range(10 * ADDRESS_FAILURES):
             with pytest.raises((Unauthorized, SlowDown)):
                 await access.login(f"wrong {n % 30}", "127.0.0.1")
@@ -169,12 +156,12 @@ class TestLogin:
             assert (await access.login("abc", "127.0.0.1")).token_id == "t1"
 
     async def test_an_old_token_is_slowed_down_for_a_minute_and_says_how_long(self) -> None:
-        clock = FakeClock()
+        clock = StageClock.still(0)
         access = Access(Stored(), "secret", clock)
         for _ in range(CREDENTIAL_FAILURES):
             with pytest.raises(Unauthorized):
                 await access.login("old", "1.2.3.4")
-            clock.now += 1
+            clock.move_on(1)
         with pytest.raises(SlowDown) as slowed:
             await access.login("old", "1.2.3.4")
         assert slowed.value.wire()["retryAfterMs"] == 56_001
@@ -183,12 +170,12 @@ class TestLogin:
             await access.login("mistyped", "1.2.3.4")
         with pytest.raises(Unauthorized):
             await access.login("old", "5.6.7.8")
-        clock.now += 56.1
+        clock.move_on(56.1)
         with pytest.raises(Unauthorized):
             await access.login("old", "1.2.3.4")
 
     async def test_many_different_wrong_ones_of_one_address_are_slowed_down_too(self) -> None:
-        access = Access(Stored(), "secret", FakeClock())
+        access = Access(Stored(), "secret", StageClock.still(0))
         for n in range(ADDRESS_FAILURES):
             with pytest.raises(Unauthorized):
                 await access.login(f"guess {n}", "1.2.3.4")
@@ -197,34 +184,34 @@ class TestLogin:
 
     async def test_a_wrong_token_is_looked_up_once_however_often_it_comes(self) -> None:
         rows = Stored()
-        access = Access(rows, "secret", FakeClock())
+        access = Access(rows, "secret", StageClock.still(0))
         for _ in range(100):
             with pytest.raises((Unauthorized, SlowDown)):
                 await access.login("wrong", "1.2.3.4")
         assert rows.asked == 1
 
     async def test_the_memory_of_wrong_tokens_is_bounded(self) -> None:
-        access = Access(Stored(), "secret", FakeClock())
+        access = Access(Stored(), "secret", StageClock.still(0))
         for n in range(MAX_WRONG_REMEMBERED + 50):
             with pytest.raises((Unauthorized, SlowDown)):
                 await access.login(f"guess {n}", "1.2.3.4")
         assert len(access._wrong) == MAX_WRONG_REMEMBERED
 
     async def test_a_missing_token_is_no_guess(self) -> None:
-        access = Access(Stored(), "secret", FakeClock())
+        access = Access(Stored(), "secret", StageClock.still(0))
         for _ in range(ADDRESS_FAILURES + 1):
             with pytest.raises(Unauthorized):
                 await access.login(None, "1.2.3.4")
 
     async def test_a_wrong_token_is_not_sent_to_a_command_that_needs_a_right_one(self) -> None:
         with pytest.raises(Unauthorized) as refused:
-            await Access(Stored(), "secret", FakeClock()).login("wrong", "1.2.3.4")
+            await Access(Stored(), "secret", StageClock.still(0)).login("wrong", "1.2.3.4")
         assert "tokens list" not in refused.value.message
 
 
 class TestFailures:
     def test_a_client_cannot_choose_another_address_of_its_own_network(self) -> None:
-        failures = FailedAttempts(FakeClock(), "login")
+        failures = FailedAttempts(StageClock.still(0), "login")
         for n in range(CREDENTIAL_FAILURES):
             failures.add(f"2001:db8::{n + 1}", "old")
         with pytest.raises(SlowDown):
@@ -232,27 +219,27 @@ class TestFailures:
         failures.add("2001:db8:0:1::1", "old")
 
     def test_an_address_has_one_name_in_both_families(self) -> None:
-        failures = FailedAttempts(FakeClock(), "login")
+        failures = FailedAttempts(StageClock.still(0), "login")
         for _ in range(CREDENTIAL_FAILURES):
             failures.add("::ffff:1.2.3.4", "old")
         with pytest.raises(SlowDown):
             failures.add("1.2.3.4", "old")
 
     def test_memory_is_bounded(self) -> None:
-        failures = FailedAttempts(FakeClock(), "login")
+        failures = FailedAttempts(StageClock.still(0), "login")
         for n in range(MAX_REMEMBERED + 50):
             failures.add(f"client {n}", "old")
         assert len(failures._by_address._times) == len(failures._by_credential._times) == MAX_REMEMBERED
         assert len(failures._logged) == MAX_REMEMBERED
 
     def test_the_log_has_a_line_a_minute_for_each_address_however_many_fail(self) -> None:
-        clock = FakeClock()
+        clock = StageClock.still(0)
         failures = FailedAttempts(clock, "login")
         with capture_logs() as logs:
             for n in range(15):
                 failures.add("1.2.3.4", f"guess {n}")
             failures.add("5.6.7.8", "guess")
-            clock.now += 60
+            clock.move_on(60)
             failures.add("1.2.3.4", "guess")
         assert [(line["event"], line["log_level"], line["address"], line["times"]) for line in logs] == [
             ("login refused", "info", "1.2.3.4", 1),

@@ -37,9 +37,9 @@ from backchannel.storage.postgres import readiness
 from backchannel.wire.rows import HealthProblem
 from tests.channels.desk import Desk, desk
 from tests.gateway.conftest import MakeWorld
-from tests.support.clocks import HandClock
+from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd, Fault
-from tests.support.gateways import CONFIG, MAIN, QuickClock, dying, held, running
+from tests.support.gateways import CONFIG, MAIN, dying, held, running
 from tests.support.resting import until
 
 pytestmark = pytest.mark.anyio
@@ -90,7 +90,7 @@ async def test_runs_that_failed_are_counted_until_a_retry_mends_them(tmp_path: P
 async def test_dead_letters_and_a_channel_that_is_down_are_told_and_it_coming_up_again(tmp_path: Path) -> None:
     async with FarEnd() as far_end:
         far_end.then(*[Fault(500)] * 10)
-        async with desk(tmp_path, {"desk": far_end.settings()}, clock=QuickClock()) as world:
+        async with desk(tmp_path, {"desk": far_end.settings()}, clock=StageClock()) as world:
             post = Post(session_key=MAIN, address=Address(channel="desk", to="C"), text="hello")
             lost = await world.send(post)
             await world.becomes(S.FAILED, lost)
@@ -108,7 +108,7 @@ def has_been_in(world: Desk, delivery_id: str, states: list[DeliveryState]) -> b
 
 
 async def test_what_waits_for_a_channel_that_is_down_is_counted(tmp_path: Path) -> None:
-    clock = HandClock("2026-03-02T09:00:00")
+    clock = StageClock.held("2026-03-02T09:00:00")
     async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=clock) as world:
         far_end.then(*[Fault(503)] * 3)
         for to in ("A", "B", "C"):
@@ -119,7 +119,7 @@ async def test_what_waits_for_a_channel_that_is_down_is_counted(tmp_path: Path) 
 
 
 async def test_a_channel_that_refuses_after_it_was_down_is_up_again(tmp_path: Path) -> None:
-    async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=QuickClock()) as world:
+    async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=StageClock()) as world:
         far_end.then(*[Fault(503)] * 4, Fault(403))
         await world.becomes(S.FAILED, await world.send(TO_DESK))
         assert await codes(world.gateway) == ["deliveries_failed"]
@@ -228,7 +228,7 @@ async def test_a_long_time_in_which_nobody_was_answered_is_told_for_a_while(
 
 
 async def test_a_clock_that_was_set_back_is_told_for_an_hour(tmp_path: Path) -> None:
-    clock, job = HandClock("2026-01-02T12:00:00"), {"id": "daily", "schedule": "0 9 * * *", "message": "hi"}
+    clock, job = StageClock.held("2026-01-02T12:00:00"), {"id": "daily", "schedule": "0 9 * * *", "message": "hi"}
     config = {**CONFIG, "cron": {"jobs": [job]}}
     async with running(tmp_path, ScriptedModel(replies=[]), config=config, clock=clock) as gateway:
         assert await codes(gateway) == []
@@ -238,7 +238,7 @@ async def test_a_clock_that_was_set_back_is_told_for_an_hour(tmp_path: Path) -> 
                 clock.stir()
                 await gateway.store.check_writable()
         assert await codes(gateway) == ["clock_set_back"]
-        clock.turn_on(3600)
+        clock.move_on(3600)
         assert await codes(gateway) == []
 
 

@@ -25,7 +25,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from backchannel.config.schema_doors import OAuthSettings
 from backchannel.errors import Unavailable
 from backchannel.gateway.oauth import FETCH_PAUSE_S, KEYS_LIVE_S, Issuer
-from tests.support.clocks import HandClock
+from tests.support.clocks import StageClock
 from tests.support.servers import LocalServer
 
 from .client import OPERATOR
@@ -229,15 +229,15 @@ async def test_a_key_that_is_not_for_signing_does_not_count(world: World, issuer
 
 
 @pytest.fixture
-async def clock(anyio_backend: str) -> HandClock:
-    return HandClock("2026-01-01")
+async def clock(anyio_backend: str) -> StageClock:
+    return StageClock.held("2026-01-01")
 
 
-def reader(issuer: StubIssuer, clock: HandClock, **settings: Any) -> Issuer:
+def reader(issuer: StubIssuer, clock: StageClock, **settings: Any) -> Issuer:
     return Issuer(OAuthSettings(issuer=issuer.url, **settings), AUDIENCE, clock)
 
 
-async def test_keys_are_fetched_once_and_again_for_a_new_one(issuer: StubIssuer, clock: HandClock) -> None:
+async def test_keys_are_fetched_once_and_again_for_a_new_one(issuer: StubIssuer, clock: StageClock) -> None:
     tokens = reader(issuer, clock)
     found = await asyncio.gather(*(tokens.find(issuer.token()) for _ in range(5)))
     assert all(found)
@@ -245,20 +245,20 @@ async def test_keys_are_fetched_once_and_again_for_a_new_one(issuer: StubIssuer,
 
     issuer.keys = [public(OTHER, "two")]
     assert await tokens.find(issuer.token(OTHER, "two")) is None  # nobody makes the gateway fetch at every request
-    clock.turn_on(FETCH_PAUSE_S)
+    clock.move_on(FETCH_PAUSE_S)
     assert await tokens.find(issuer.token(OTHER, "two")) is not None
     assert await tokens.find(issuer.token()) is None
 
 
-async def test_a_key_that_was_taken_back_no_longer_counts_after_a_while(issuer: StubIssuer, clock: HandClock) -> None:
+async def test_a_key_that_was_taken_back_no_longer_counts_after_a_while(issuer: StubIssuer, clock: StageClock) -> None:
     tokens = reader(issuer, clock)
     assert await tokens.find(issuer.token())
     issuer.keys = [public(OTHER, "two")]
-    clock.turn_on(KEYS_LIVE_S)
+    clock.move_on(KEYS_LIVE_S)
     assert await tokens.find(issuer.token()) is None
 
 
-async def test_the_keys_may_be_said_to_be_elsewhere(issuer: StubIssuer, clock: HandClock) -> None:
+async def test_the_keys_may_be_said_to_be_elsewhere(issuer: StubIssuer, clock: StageClock) -> None:
     assert await reader(issuer, clock, jwks_url=f"{issuer.url}/keys").find(issuer.token())
     assert issuer.asked == ["/keys"]
 
@@ -267,7 +267,7 @@ async def test_the_keys_may_be_said_to_be_elsewhere(issuer: StubIssuer, clock: H
     "answer", [(500, b""), (200, b"<html>"), (200, b"[]"), (200, b'{"keys": 1}'), (200, b" " * 2**21)]
 )
 async def test_an_issuer_that_does_not_answer_is_no_wrong_token(
-    issuer: StubIssuer, clock: HandClock, answer: tuple[int, bytes]
+    issuer: StubIssuer, clock: StageClock, answer: tuple[int, bytes]
 ) -> None:
     issuer.answers = lambda path: answer
     tokens = reader(issuer, clock)
@@ -275,18 +275,18 @@ async def test_an_issuer_that_does_not_answer_is_no_wrong_token(
         await tokens.find(issuer.token())
 
     issuer.answers = None
-    clock.turn_on(FETCH_PAUSE_S)
+    clock.move_on(FETCH_PAUSE_S)
     assert await tokens.find(issuer.token())
 
 
-async def test_keys_that_would_take_long_to_read_are_not_read(issuer: StubIssuer, clock: HandClock) -> None:
+async def test_keys_that_would_take_long_to_read_are_not_read(issuer: StubIssuer, clock: StageClock) -> None:
     keys = b"[]," * 300_000 + json.dumps(public(KEY, "one")).encode()
     issuer.answers = lambda path: (200, b'{"keys":[' + keys + b"]}")
     with pytest.raises(Unavailable, match="cannot be fetched"):
         await reader(issuer, clock, jwks_url=f"{issuer.url}/keys").find(issuer.token())
 
 
-async def test_an_issuer_that_hangs_is_not_waited_for(issuer: StubIssuer, clock: HandClock) -> None:
+async def test_an_issuer_that_hangs_is_not_waited_for(issuer: StubIssuer, clock: StageClock) -> None:
     issuer.hangs = asyncio.Event()
     tokens = Issuer(OAuthSettings(issuer=issuer.url), AUDIENCE, clock, fetch_s=0.05)
     async with asyncio.timeout(10):
@@ -294,17 +294,17 @@ async def test_an_issuer_that_hangs_is_not_waited_for(issuer: StubIssuer, clock:
             await tokens.find(issuer.token())
 
 
-async def test_keys_go_on_counting_while_the_issuer_is_away(issuer: StubIssuer, clock: HandClock) -> None:
+async def test_keys_go_on_counting_while_the_issuer_is_away(issuer: StubIssuer, clock: StageClock) -> None:
     tokens = reader(issuer, clock)
     assert await tokens.find(issuer.token())
     issuer.answers = lambda path: (503, b"")
-    clock.turn_on(KEYS_LIVE_S)
+    clock.move_on(KEYS_LIVE_S)
     assert await tokens.find(issuer.token())
 
 
 @pytest.mark.parametrize("told", [{"issuer": "https://evil.example"}, {"jwks_uri": "http://evil.example/keys"}, {}])
 async def test_metadata_that_are_not_the_issuers_are_not_believed(
-    issuer: StubIssuer, clock: HandClock, told: dict[str, str]
+    issuer: StubIssuer, clock: StageClock, told: dict[str, str]
 ) -> None:
     right = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"}
     body = json.dumps({**right, **told} if told else {"issuer": issuer.url}).encode()
@@ -314,7 +314,7 @@ async def test_metadata_that_are_not_the_issuers_are_not_believed(
 
 
 @pytest.mark.parametrize("value", [5, {"a": 1}, [5, None], None, "", "  "])
-async def test_scopes_without_form_allow_nothing(issuer: StubIssuer, clock: HandClock, value: Any) -> None:
+async def test_scopes_without_form_allow_nothing(issuer: StubIssuer, clock: StageClock, value: Any) -> None:
     found = await reader(issuer, clock).find(issuer.token(scope=value))
 
     assert found is not None and found.scopes == frozenset()

@@ -17,7 +17,7 @@ from backchannel.agents.scripted import Reply
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.messages import ImageBlock
 from backchannel.gateway.openai import following
-from tests.support.gateways import QuickClock
+from tests.support.clocks import StageClock
 
 from .openai_door import SAID, Door, open_door
 
@@ -436,7 +436,7 @@ async def test_one_model_is_shown_by_any_spelling_of_its_name(door: Door) -> Non
 
 
 async def test_a_session_that_was_made_for_a_request_is_archived_after_its_time(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with open_door(tmp_path, clock=clock, sessionTtl="2h") as door:
         for user in ({}, {"user": "ada"}):
             await door.post("chat/completions", {"model": "main", "messages": SAID, **user})

@@ -12,7 +12,7 @@ import pytest
 
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.messages import ImageBlock
-from tests.support.gateways import QuickClock
+from tests.support.clocks import StageClock
 
 from .openai_door import Door, open_door
 
@@ -119,7 +119,7 @@ async def test_one_whose_session_was_reset_cannot_be_continued(door: Door) -> No
 
 
 async def test_a_response_that_is_not_to_be_stored_is_soon_archived(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with open_door(tmp_path, clock=clock) as door:
         first = await door.client.responses.create(model="main", input="hello", store=False)
         clock.move_on(120)

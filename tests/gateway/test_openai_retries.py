@@ -18,7 +18,8 @@ from backchannel.agents.scripted import Reply
 from backchannel.core.contracts import ModelFailed
 from backchannel.core.runs import RunState
 from backchannel.gateway.openai import door as door_module
-from tests.support.gateways import QuickClock, waiters
+from tests.support.clocks import StageClock
+from tests.support.gateways import waiters
 from tests.support.relay import Relay
 from tests.support.slow_door import TOKEN
 from tests.support.stub_provider import Fault, StubProvider
@@ -88,7 +89,7 @@ async def test_an_error_of_a_real_provider_that_is_the_clients_is_not_run_again(
 
 async def test_what_the_provider_fails_at_and_an_error_of_our_own_are_not_run_again(tmp_path: Path) -> None:
     failures = [ModelFailed("busy", retryable=True)] * 5
-    async with open_door(tmp_path, replies=[*failures, RuntimeError("oops")], clock=QuickClock()) as door:
+    async with open_door(tmp_path, replies=[*failures, RuntimeError("oops")], clock=StageClock()) as door:
         for status in (424, 500):
             with pytest.raises(openai.APIStatusError) as caught:
                 await complete(door.patient)

@@ -17,7 +17,8 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from tests.runtime.test_approvals import Desk, answer, asked
 from tests.runtime.test_crash_loops import set_aside
-from tests.support.gateways import QuickClock, die_in, dying, ended, held, running, settled
+from tests.support.clocks import StageClock
+from tests.support.gateways import die_in, dying, ended, held, running, settled
 
 from .client import OPERATOR, connected
 
@@ -44,7 +45,7 @@ def kinds(entries: list[dict[str, Any]]) -> list[str]:
 
 
 async def test_a_run_with_tools_shows_each_step_with_its_times_tokens_and_cost(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     asking = Reply(
         thinking="I should look.",
         text="Let me see.",
@@ -124,7 +125,7 @@ async def test_a_run_that_is_set_aside_shows_why_until_when_and_who_asked_for_it
 
 
 async def test_a_provider_that_failed_and_was_asked_again_shows_with_its_reason(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     failures = [ModelFailed("overloaded", retryable=True), ModelFailed("still overloaded", retryable=True)]
     async with running(
         tmp_path, ScriptedModel(replies=[*failures, "well"]), config=ON_A_SOCKET, clock=clock
@@ -141,7 +142,7 @@ async def test_a_provider_that_failed_and_was_asked_again_shows_with_its_reason(
 async def test_those_who_watch_hear_that_a_model_is_asked_again(tmp_path: Path) -> None:
     odd = "half a character \ud83d and " + "much " * 1000
     model = ScriptedModel(replies=[ModelFailed(odd, retryable=True), "well"])
-    async with running(tmp_path, model, config=ON_A_SOCKET, clock=QuickClock()) as gateway:
+    async with running(tmp_path, model, config=ON_A_SOCKET, clock=StageClock()) as gateway:
         async with listening(gateway, OPERATOR) as at, connected(at.websocket_url) as client:
             await client.ask("sessions.subscribe")
             run = await gateway.submit("main", "hello")
@@ -157,7 +158,7 @@ async def test_whoever_looks_between_two_events_sees_that_a_model_is_asked_again
     failed = ModelFailed("overloaded, password=hunter2abc", retryable=True)
     model = ScriptedModel(replies=[failed, Reply(text="well", gate=gate, reached=reached), "and again"])
     async with (
-        running(tmp_path, model, config=ON_A_SOCKET, clock=QuickClock()) as gateway,
+        running(tmp_path, model, config=ON_A_SOCKET, clock=StageClock()) as gateway,
         listening(gateway, OPERATOR) as at,
         connected(at.websocket_url) as client,
     ):

@@ -260,7 +260,9 @@ async def test_a_session_that_is_here_is_never_overwritten(home: Host, theirs: P
 async def test_a_session_with_a_key_of_its_own_is_unchanged_the_next_time_and_is_exported(
     home: Host, theirs: Path, tmp_path: Path
 ) -> None:
-    home.clock.ms = 1_700_000_000_000  # a time that has been: an export is made by a gateway with the real clock
+    home.clock.tick(
+        1_700_000_000_000 - home.clock.ms
+    )  # a time that has been: an export is made by a gateway with the real clock
     await converse(await home.start(), "mine")
     await home.stop()
     await take(home, openclaw(theirs))

@@ -17,10 +17,10 @@ from backchannel.core.runs import RunState
 from backchannel.errors import RunNotFound
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.events import ReplyGrew, ToolStarted
+from tests.support.clocks import StageClock
 from tests.support.gateways import (
     MAIN,
     Heard,
-    QuickClock,
     dying,
     ended,
     held,
@@ -400,7 +400,7 @@ async def test_a_session_can_be_deleted_when_nobody_works_on_its_run(tmp_path: P
 
 async def test_an_abort_ends_the_run_also_when_the_clock_stands_still(tmp_path: Path) -> None:
     model = ScriptedModel(replies=[held("half"), "next"])
-    async with running(tmp_path, model, clock=QuickClock()) as gateway:
+    async with running(tmp_path, model, clock=StageClock()) as gateway:
         run_id = (await gateway.submit("main", "go")).id
         await model.asked()
         await gateway.runtime.abort(MAIN, run_id)

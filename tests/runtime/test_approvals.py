@@ -24,7 +24,7 @@ from backchannel.core.runs import RunState
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
-from tests.support.clocks import HandClock
+from tests.support.clocks import StageClock
 from tests.support.gateways import Heard, dying, ended, request, running, stored, texts_of, transcript_of
 from tests.support.kill import kill_at_every_commit
 
@@ -185,11 +185,11 @@ async def test_a_word_that_comes_right_after_a_start_counts_wherever_the_run_is(
 
 
 async def test_no_time_passes_for_a_run_that_waits(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     async with running(tmp_path, model(), config=ASKING, equip=Desk().equip, clock=clock) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
-        clock.turn_on(3600)
+        clock.move_on(3600)
         await answer(gateway, approval, ApprovalDecided.APPROVE)
         run = await ended(gateway, "r")
         assert (run.state, run.ran_ms < 3_600_000) == (RunState.OK, True)
@@ -206,12 +206,12 @@ async def test_the_limit_of_a_run_does_not_end_its_wait(tmp_path: Path) -> None:
 
 
 async def test_after_its_time_a_question_has_expired_and_the_model_is_told(tmp_path: Path) -> None:
-    desk, clock = Desk(), HandClock(NOON)
+    desk, clock = Desk(), StageClock.held(NOON)
     config = {**ASKING, "tools": {**APPROVAL, "approvalTimeoutMinutes": 10}}
     async with running(tmp_path, model(), config=config, equip=desk.equip, clock=clock) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
-        clock.turn_on(601)
+        clock.move_on(601)
         assert "in time" in ((await ended(gateway, "r")).reply or "")
         with pytest.raises(InvalidRequest, match="expired already"):
             await answer(gateway, approval, ApprovalDecided.APPROVE)

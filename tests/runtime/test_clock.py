@@ -18,7 +18,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.runtime.clocks import ClockWatch, SystemClock
 from backchannel.storage.clock import BELIEVED_FROM_MS
 from backchannel.tools.rows import duration_ms
-from tests.support.clocks import HandClock, moment
+from tests.support.clocks import StageClock, moment
 from tests.support.far_channel import FarChannel
 from tests.support.gateways import MAIN, die_in, ended, running, session_of, stored
 from tests.triggers.clockwork import Clockwork, clockwork, echo, job
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 TODAY, TOMORROW = "2026-06-01T12:00", "2026-06-02T12:00"
 
 
-async def until(clock: HandClock, is_so: Callable[[], Awaitable[bool]]) -> None:
+async def until(clock: StageClock, is_so: Callable[[], Awaitable[bool]]) -> None:
     """Wake whoever looks at the clock, again and again, until it is so."""
     async with asyncio.timeout(20):
         while not await is_so():
@@ -56,7 +56,7 @@ async def pulled_in(world: Clockwork) -> None:
 async def test_a_job_keeps_its_pace_when_the_clock_goes_a_day_ahead_and_back(
     tmp_path: Path, restarts: bool, schedule: str, catches_up: str, later: list[str], times: list[str]
 ) -> None:
-    clock = HandClock(TODAY)
+    clock = StageClock.held(TODAY)
     async with clockwork(tmp_path, clock, job(schedule)) as world:
         clock.set_to("2026-06-02T12:00:01")
         await world.rest()
@@ -75,7 +75,7 @@ async def test_a_job_keeps_its_pace_when_the_clock_goes_a_day_ahead_and_back(
 
 
 async def test_times_that_came_by_a_clock_that_was_ahead_do_not_come_again(tmp_path: Path) -> None:
-    clock = HandClock(TODAY)
+    clock = StageClock.held(TODAY)
     async with clockwork(tmp_path, clock, job("0 * * * *")) as world:
         clock.set_to("2026-06-01T14:30")
         await world.rest()
@@ -89,7 +89,7 @@ async def test_times_that_came_by_a_clock_that_was_ahead_do_not_come_again(tmp_p
 
 
 async def test_a_job_that_was_added_by_a_clock_that_was_ahead_begins_at_once(tmp_path: Path) -> None:
-    clock = HandClock(TOMORROW)
+    clock = StageClock.held(TOMORROW)
     async with clockwork(tmp_path, clock, job("every 10m")) as world:
         clock.set_to("2026-06-01T12:05")
         await pulled_in(world)
@@ -98,7 +98,7 @@ async def test_a_job_that_was_added_by_a_clock_that_was_ahead_begins_at_once(tmp
 
 
 async def test_a_clock_that_begins_in_1970_moves_nothing(tmp_path: Path) -> None:
-    clock = HandClock(TODAY)
+    clock = StageClock.held(TODAY)
     async with clockwork(tmp_path, clock, job("0 9 * * *")) as world:
         await world.gateway.submit("main", "hi")
         await world.rest()
@@ -131,7 +131,7 @@ class Busy(FarChannel):
         return await super().send(part)
 
 
-def gateway_on(state: Path, clock: HandClock, channel: FarChannel) -> AbstractAsyncContextManager[Gateway]:
+def gateway_on(state: Path, clock: StageClock, channel: FarChannel) -> AbstractAsyncContextManager[Gateway]:
     return running(state, ScriptedModel(replies=echo), equip=lambda gateway: gateway.add_channel(channel), clock=clock)
 
 
@@ -145,7 +145,7 @@ async def state_of(gateway: Gateway, delivery_id: str) -> DeliveryState:
     return (await gateway.store.receipt(delivery_id)).delivery.state
 
 
-async def settled(gateway: Gateway, delivery_id: str, clock: HandClock) -> DeliveryState:
+async def settled(gateway: Gateway, delivery_id: str, clock: StageClock) -> DeliveryState:
     async def is_settled() -> bool:
         return not (await state_of(gateway, delivery_id)).is_open
 
@@ -153,7 +153,7 @@ async def settled(gateway: Gateway, delivery_id: str, clock: HandClock) -> Deliv
     return await state_of(gateway, delivery_id)
 
 
-async def attempts(gateway: Gateway, channel: Busy, count: int, delivery_id: str, clock: HandClock) -> None:
+async def attempts(gateway: Gateway, channel: Busy, count: int, delivery_id: str, clock: StageClock) -> None:
     """Wait until so many attempts were made and what came of the last is committed."""
 
     async def are_made() -> bool:
@@ -166,7 +166,7 @@ async def attempts(gateway: Gateway, channel: Busy, count: int, delivery_id: str
 async def test_a_retry_comes_in_its_time_when_the_clock_goes_a_day_ahead_and_back(
     tmp_path: Path, restarts: bool
 ) -> None:
-    clock, channel = HandClock(TODAY), Busy(2)
+    clock, channel = StageClock.held(TODAY), Busy(2)
     async with gateway_on(tmp_path, clock, channel) as gateway:
         delivery_id = await post(gateway)
         await attempts(gateway, channel, 1, delivery_id, clock)
@@ -190,7 +190,7 @@ async def test_a_retry_comes_in_its_time_when_the_clock_goes_a_day_ahead_and_bac
 
 
 async def test_a_machine_that_slept_for_hours_goes_on_with_a_delivery(tmp_path: Path) -> None:
-    clock, channel = HandClock(TODAY), Busy(4)
+    clock, channel = StageClock.held(TODAY), Busy(4)
     async with gateway_on(tmp_path, clock, channel) as gateway:
         delivery_id = await post(gateway)
         for count in range(1, 5):
@@ -206,7 +206,7 @@ async def test_a_delivery_is_still_given_up_when_its_waits_come_to_an_hour(tmp_p
             self.attempts += 1
             raise ChannelBusy("not now", 1200)
 
-    clock, channel = HandClock(TODAY), Asking(0)
+    clock, channel = StageClock.held(TODAY), Asking(0)
     async with gateway_on(tmp_path, clock, channel) as gateway:
         delivery_id = await post(gateway)
         for count in range(1, 4):
@@ -220,7 +220,7 @@ async def test_a_delivery_is_still_given_up_when_its_waits_come_to_an_hour(tmp_p
 
 
 async def test_a_run_never_ends_before_it_started(tmp_path: Path) -> None:
-    clock, goes_on, is_asked = HandClock(TOMORROW), asyncio.Event(), asyncio.Event()
+    clock, goes_on, is_asked = StageClock.held(TOMORROW), asyncio.Event(), asyncio.Event()
     model = ScriptedModel(replies=[Reply(text="done", gate=goes_on, reached=is_asked)])
     async with running(tmp_path, model, clock=clock) as gateway:
         run = await gateway.submit("main", "hi")
@@ -238,7 +238,7 @@ async def test_a_run_never_ends_before_it_started(tmp_path: Path) -> None:
 async def test_when_a_run_that_is_set_aside_comes_again_is_told_rightly_after_the_clock_was_set_back(
     tmp_path: Path, restarts: bool
 ) -> None:
-    clock = HandClock(TOMORROW)
+    clock = StageClock.held(TOMORROW)
     await die_in(tmp_path, "r", times=3, clock=clock)
 
     async def is_near() -> bool:
@@ -250,7 +250,7 @@ async def test_when_a_run_that_is_set_aside_comes_again_is_told_rightly_after_th
         if not restarts:
             clock.set_to(TODAY)
             await until(clock, is_near)
-            clock.turn_on(60)
+            clock.move_on(60)
             assert (await ended(gateway, "r")).reply == "done"
             return
     clock.set_to(TODAY)
@@ -263,7 +263,7 @@ async def _is_set_aside(gateway: Gateway, run_id: str) -> bool:
 
 
 async def test_what_was_used_last_is_listed_first_after_the_clock_was_set_back(tmp_path: Path) -> None:
-    clock, model = HandClock(TOMORROW), ScriptedModel(replies=echo)
+    clock, model = StageClock.held(TOMORROW), ScriptedModel(replies=echo)
     async with running(tmp_path, model, clock=clock) as gateway:
         await gateway.ask("agent:main:hook:first", "hi")
     clock.set_to(TODAY)
@@ -278,7 +278,7 @@ async def test_what_was_used_last_is_listed_first_after_the_clock_was_set_back(t
 
 
 def test_only_a_clock_that_was_set_back_is_noticed_and_once() -> None:
-    clock = HandClock(TODAY)
+    clock = StageClock.held(TODAY)
     watch = ClockWatch(clock)
     clock.turn_to("2026-06-01T18:00")
     assert not watch.was_set_back()
@@ -297,12 +297,12 @@ def test_the_real_clock_is_not_taken_for_one_that_was_set() -> None:
 
 
 async def test_the_time_between_a_failure_and_its_retry_is_no_time_that_the_run_took(tmp_path: Path) -> None:
-    clock = HandClock(TODAY)
+    clock = StageClock.held(TODAY)
     model = ScriptedModel(replies=[ModelFailed("no", retryable=False), "hi"])
     async with running(tmp_path, model, clock=clock) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         await ended(gateway, "r")
-        clock.turn_on(18)
+        clock.move_on(18)
         await gateway.store.retry_run("r")
         run = await ended(gateway, "r")
         assert run.ended_at is not None and run.started_at is not None

@@ -17,11 +17,10 @@ from backchannel.core.runs import Run, RunState, set_aside_ms
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.methods.runs import waited
 from backchannel.tools.rows import Rows
-from tests.support.clocks import HandClock
+from tests.support.clocks import StageClock
 from tests.support.gateways import (
     CONFIG,
     Heard,
-    QuickClock,
     die_in,
     die_with_function,
     dying,
@@ -105,13 +104,13 @@ async def test_suspects_go_on_one_at_a_time_while_the_others_go_on_at_once(tmp_p
 
 async def test_a_suspect_that_hangs_holds_the_next_one_up_for_half_a_minute(tmp_path: Path) -> None:
     await die_at_work(tmp_path, "a", "b", "c", times=2)
-    after, clock = Slow(), HandClock(NOON)
+    after, clock = Slow(), StageClock.held(NOON)
     async with running(tmp_path, equip=after.equip, clock=clock) as gateway:
         await after.until_began("a")
-        clock.turn_on(29)
+        clock.move_on(29)
         await gateway.store.check_writable()
         assert after.began == ["a"]
-        clock.turn_on(1)
+        clock.move_on(1)
         await after.until_began("a", "b")
         after.let_end("b")
         await after.until_began("a", "b", "c")
@@ -162,7 +161,7 @@ async def test_a_neighbour_of_the_culprit_is_not_set_aside_with_it(tmp_path: Pat
 
 
 async def test_a_run_that_was_killed_three_times_in_a_step_is_answered_a_minute_later(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_in(tmp_path, "r", times=3, clock=clock)
     model = ScriptedModel(replies=["next", "at last"])
     async with running(tmp_path, model, clock=clock) as gateway:
@@ -170,10 +169,10 @@ async def test_a_run_that_was_killed_three_times_in_a_step_is_answered_a_minute_
         assert run.resume_at == clock.ms + 60_000
         assert (await session_of(gateway)).status == "queued"
         assert await gateway.ask("main", "go on") == "next"
-        clock.turn_on(59)
+        clock.move_on(59)
         await gateway.store.check_writable()
         assert (await stored(gateway, "r")).is_set_aside
-        clock.turn_on(1)
+        clock.move_on(1)
         run = await ended(gateway, "r")
         assert (run.state, run.reply, run.crashes, run.resume_at) == (RunState.OK, "at last", 0, None)
         assert await texts_of(gateway) == ["go", "go on", "next", "at last"]
@@ -183,7 +182,7 @@ async def test_a_run_that_was_killed_three_times_in_a_step_is_answered_a_minute_
 
 async def test_a_run_that_nobody_spoke_after_does_not_repeat_its_message(tmp_path: Path) -> None:
     await die_in(tmp_path, "r", times=3)
-    async with running(tmp_path, ScriptedModel(replies=["at last"]), clock=QuickClock()) as gateway:
+    async with running(tmp_path, ScriptedModel(replies=["at last"]), clock=StageClock()) as gateway:
         assert (await ended(gateway, "r")).reply == "at last"
         assert await texts_of(gateway) == ["go", "at last"]
 
@@ -205,7 +204,7 @@ def post_once(request: ModelRequest) -> Scripted:
     return [call("post")] if newest.text.endswith("post it") else f"I see: {TALK}"
 
 
-async def die_after_a_post(state: Path, posts: list[str], clock: HandClock) -> None:
+async def die_after_a_post(state: Path, posts: list[str], clock: StageClock) -> None:
     """Let a run post, and the process die three times in the step after that."""
     for life in range(3):
         begun = asyncio.Event()
@@ -218,14 +217,14 @@ async def die_after_a_post(state: Path, posts: list[str], clock: HandClock) -> N
 @pytest.mark.parametrize("window", [100_000, 9_000])
 async def test_what_it_had_done_is_not_done_again_though_others_have_spoken_since(tmp_path: Path, window: int) -> None:
     posts: list[str] = []
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_after_a_post(tmp_path, posts, clock)
     model = ScriptedModel(replies=post_once, context_window=window)
     async with running(tmp_path, model, equip=lambda gateway: posting(gateway, posts), clock=clock) as gateway:
         await set_aside(gateway, "r")
         for _ in range(12):
             await gateway.ask("main", TALK)
-        clock.turn_on(MINUTE_S)
+        clock.move_on(MINUTE_S)
         assert (await ended(gateway, "r")).reply == "done"
         assert [text for text in await texts_of(gateway) if text == "post it"] == ["post it"]
     assert posts == ["r/0/0"]
@@ -234,14 +233,14 @@ async def test_what_it_had_done_is_not_done_again_though_others_have_spoken_sinc
 
 async def test_a_reset_ends_a_run_that_has_begun_and_is_set_aside(tmp_path: Path) -> None:
     posts: list[str] = []
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_after_a_post(tmp_path, posts, clock)
     model = ScriptedModel(replies=post_once)
     async with running(tmp_path, model, equip=lambda gateway: posting(gateway, posts), clock=clock) as gateway:
         await set_aside(gateway, "r")
         await gateway.store.reset_session(SessionKey.of("main", "main"))
         assert (await ended(gateway, "r")).state is RunState.ABORTED
-        clock.turn_on(MINUTE_S)
+        clock.move_on(MINUTE_S)
         await settled(gateway)
     assert posts == ["r/0/0"]
 
@@ -260,14 +259,14 @@ async def test_messages_that_waited_behind_it_go_on_at_once(tmp_path: Path) -> N
 
 
 async def test_only_the_fifth_time_that_it_is_set_aside_for_it_ends_as_a_crash_loop(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_in(tmp_path, "r", times=3, clock=clock)
     for minutes in (1, 5, 15, 60):
         begun = asyncio.Event()
         async with dying(tmp_path, ScriptedModel(replies=[held(reached=begun)]), clock=clock) as gateway:
             run = await set_aside(gateway, "r")
             assert run.resume_at == clock.ms + minutes * 60_000
-            clock.turn_on(minutes * MINUTE_S)
+            clock.move_on(minutes * MINUTE_S)
             async with asyncio.timeout(20):
                 await begun.wait()
     async with running(tmp_path, ScriptedModel(replies=["next"]), clock=clock) as gateway:
@@ -278,24 +277,24 @@ async def test_only_the_fifth_time_that_it_is_set_aside_for_it_ends_as_a_crash_l
 
 
 async def test_what_is_set_aside_stays_so_over_a_restart(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_in(tmp_path, "r", times=3, clock=clock)
     async with dying(tmp_path, clock=clock) as gateway:
         resume_at = (await set_aside(gateway, "r")).resume_at
     async with running(tmp_path, clock=clock) as gateway:
         assert (await stored(gateway, "r")).resume_at == resume_at
-    clock.turn_on(MINUTE_S)  # while nobody is there
+    clock.move_on(MINUTE_S)  # while nobody is there
     async with running(tmp_path, ScriptedModel(replies=["done"]), clock=clock) as gateway:
         assert (await ended(gateway, "r")).reply == "done"
 
 
 async def test_a_clean_end_while_it_is_tried_again_neither_counts_nor_sets_it_aside(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_in(tmp_path, "r", times=3, clock=clock)
     for _ in range(3):
         begun = asyncio.Event()
         async with running(tmp_path, ScriptedModel(replies=[held(reached=begun)]), clock=clock) as gateway:
-            clock.turn_on(MINUTE_S)
+            clock.move_on(MINUTE_S)
             async with asyncio.timeout(20):
                 while not begun.is_set():
                     clock.stir()  # whoever looked at the clock before it was turned may go to sleep only now
@@ -306,7 +305,7 @@ async def test_a_clean_end_while_it_is_tried_again_neither_counts_nor_sets_it_as
 
 
 async def test_a_retry_starts_it_at_once(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_in(tmp_path, "r", times=3, clock=clock)
     async with running(tmp_path, ScriptedModel(replies=["at last"]), clock=clock) as gateway:
         await set_aside(gateway, "r")
@@ -314,26 +313,26 @@ async def test_a_retry_starts_it_at_once(tmp_path: Path) -> None:
         assert (queued.state, queued.crashes, queued.resume_at) == (RunState.QUEUED, 0, None)
         assert (await ended(gateway, "r")).reply == "at last"
         assert await texts_of(gateway) == ["go", "at last"]
-        clock.turn_on(MINUTE_S)
+        clock.move_on(MINUTE_S)
         await gateway.store.check_writable()
         assert (await session_of(gateway)).status == "idle"
 
 
 async def test_it_can_be_aborted_and_its_time_then_means_nothing(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_in(tmp_path, "r", times=3, clock=clock)
     async with running(tmp_path, ScriptedModel(replies=["next"]), clock=clock) as gateway:
         await set_aside(gateway, "r")
         assert await gateway.runtime.abort("agent:main:main", "r") == ["r"]
         run = await stored(gateway, "r")
         assert (run.state, run.error, run.resume_at) == (RunState.ABORTED, "aborted while it was set aside", None)
-        clock.turn_on(MINUTE_S)
+        clock.move_on(MINUTE_S)
         assert await gateway.ask("main", "go on") == "next"
         assert (await session_of(gateway)).status == "idle"
 
 
 async def test_its_open_calls_are_answered_before_others_write_to_the_transcript(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     begun: list[str] = []
     at_work = asyncio.Event()
 
@@ -354,7 +353,7 @@ async def test_its_open_calls_are_answered_before_others_write_to_the_transcript
     async with running(tmp_path, model, equip=equip, clock=clock) as gateway:
         await set_aside(gateway, "r")
         assert await gateway.ask("main", "go on") == "next"
-        clock.turn_on(MINUTE_S)
+        clock.move_on(MINUTE_S)
         assert (await ended(gateway, "r")).reply == "without digging"
         transcript = await transcript_of(gateway)
     roles = [message.role for message in transcript]
@@ -367,7 +366,7 @@ async def test_its_open_calls_are_answered_before_others_write_to_the_transcript
 async def test_a_function_agent_that_was_set_aside_runs_again_and_its_calls_return_what_they_returned(
     tmp_path: Path,
 ) -> None:
-    clock, rolled = HandClock(NOON), list[str]()
+    clock, rolled = StageClock.held(NOON), list[str]()
 
     def equip(gateway: Gateway, begun: asyncio.Event | None = None) -> None:
         @gateway.tool(effects="outside")
@@ -386,13 +385,13 @@ async def test_a_function_agent_that_was_set_aside_runs_again_and_its_calls_retu
     await die_with_function(tmp_path, equip, times=3, clock=clock)
     async with running(tmp_path, equip=equip, clock=clock) as gateway:
         await set_aside(gateway, "r")
-        clock.turn_on(MINUTE_S)
+        clock.move_on(MINUTE_S)
         assert (await ended(gateway, "r")).reply == "1 2"
     assert rolled == ["r/f/1", "r/f/2"]
 
 
 async def test_a_session_with_a_run_set_aside_can_be_deleted_and_reset(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_at_work(tmp_path, "a", times=3)
     async with running(tmp_path, equip=Slow().equip, clock=clock) as gateway:
         await set_aside(gateway, "a")
@@ -407,7 +406,7 @@ async def test_a_session_with_a_run_set_aside_can_be_deleted_and_reset(tmp_path:
 
 
 async def test_whoever_asks_hears_until_when_it_is_set_aside(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     await die_in(tmp_path, "r", times=3, clock=clock)
     async with running(tmp_path, clock=clock) as gateway:
         run = await set_aside(gateway, "r")
@@ -419,7 +418,7 @@ async def test_whoever_asks_hears_until_when_it_is_set_aside(tmp_path: Path) -> 
 
 
 async def test_a_session_that_waits_for_it_is_told_that_it_is_set_aside(tmp_path: Path) -> None:
-    clock, told = HandClock(NOON), list[dict[str, Any]]()
+    clock, told = StageClock.held(NOON), list[dict[str, Any]]()
 
     def equip(gateway: Gateway) -> None:
         @gateway.agent("asker")
@@ -433,23 +432,23 @@ async def test_a_session_that_waits_for_it_is_told_that_it_is_set_aside(tmp_path
         async with dying(tmp_path, model, config=OPEN, equip=equip, clock=clock) as gateway:
             await gateway.submit("agent:asker:main", "ask", run_id="a")
             await begun.wait()
-    clock.turn_on(29.9)
+    clock.move_on(29.9)
     model = ScriptedModel(replies=["at last", "noted", "ANNOUNCE_SKIP"])
     async with running(tmp_path, model, config=OPEN, equip=equip, clock=clock) as gateway:
         assert (await ended(gateway, "a")).reply == "asked"
         [late] = told
         assert late["status"] == "timeout" and "set aside until 2026-03-02 12:01:29 UTC" in late["error"]
-        clock.turn_on(MINUTE_S)
+        clock.move_on(MINUTE_S)
         assert (await ended(gateway, late["runId"])).reply == "at last"
 
 
 async def test_a_cron_job_goes_on_beside_its_run_that_is_set_aside(tmp_path: Path) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     job = {"id": "often", "schedule": "every 30s", "message": "tidy up"}
     config = {**CONFIG, "cron": {"jobs": [job]}}
     async with running(tmp_path, config=config, clock=clock):
         pass
-    clock.turn_on(30)
+    clock.move_on(30)
     for _ in range(3):
         begun = asyncio.Event()
         async with dying(tmp_path, ScriptedModel(replies=[held(reached=begun)]), config=config, clock=clock):
@@ -457,7 +456,7 @@ async def test_a_cron_job_goes_on_beside_its_run_that_is_set_aside(tmp_path: Pat
     async with running(tmp_path, ScriptedModel(replies=["tidy"]), config=config, clock=clock) as gateway:
         [first] = await live_runs(gateway)
         await set_aside(gateway, first.id)
-        clock.turn_on(30)
+        clock.move_on(30)
         async with asyncio.timeout(20):
             while len(runs := await gateway.store.runs(limit=10)) < 2:
                 clock.stir()  # whoever looked at the clock before it was turned may go to sleep only now

@@ -22,7 +22,8 @@ from backchannel.gateway.app import Gateway
 from backchannel.storage.driver import ProcessKilled
 from backchannel.tools.base import Caller
 from backchannel.tools.registry import invoke
-from tests.support.gateways import Equip, Heard, QuickClock, dying, ended, running, settled, stored, transcript_of
+from tests.support.clocks import StageClock
+from tests.support.gateways import Equip, Heard, dying, ended, running, settled, stored, transcript_of
 from tests.support.talks import A, B, Player, config, send
 from tests.tools.shelf import Shelf
 
@@ -232,7 +233,7 @@ async def test_a_call_waits_as_long_as_its_row_is_there(tmp_path: Path, timeout_
 async def test_a_clock_that_was_set_back_while_no_gateway_ran_makes_no_wait_longer(tmp_path: Path) -> None:
     a, held = {"person": send(timeoutSeconds=0.5)}, {"request": Reply(text="late", gate=asyncio.Event())}
     await live_until(tmp_path, SENT, a, held)
-    clock = QuickClock()
+    clock = StageClock()
     clock.move_on(-3600)
     async with running(tmp_path, *agents(a, held), config=AB, clock=clock) as gateway:
         await ended(gateway, "asking", 10)

@@ -21,11 +21,11 @@ from backchannel.core.sessions import Address
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from tests.support import far_end as chats
+from tests.support.clocks import StageClock
 from tests.support.gateways import (
     CONFIG,
     MAIN,
     Heard,
-    QuickClock,
     ended,
     request,
     running,
@@ -64,19 +64,6 @@ async def make_space(gateway: Gateway) -> None:
     await gateway.store.driver.write(lambda tx: tx.one("PRAGMA max_page_count = 1000000"))
 
 
-class Patient(QuickClock):
-    """A clock whose sleeps end when they are told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sleeping = asyncio.Event()
-        self.wake = asyncio.Event()
-
-    async def sleep(self, seconds: float) -> None:
-        self.sleeping.set()
-        await self.wake.wait()
-
-
 # --- A full disk ---
 
 
@@ -96,7 +83,7 @@ async def test_a_full_disk_refuses_messages_and_answers_questions(tmp_path: Path
 
 
 async def test_a_run_at_work_waits_for_space_and_then_ends(tmp_path: Path) -> None:
-    clock, gate = Patient(), asyncio.Event()
+    clock, gate = StageClock.held(), asyncio.Event()
     model = ScriptedModel(replies=[Reply(text=LARGE, gate=gate), "next"])
     async with running(tmp_path, model, clock=clock) as gateway:
         await gateway.submit("main", "go", run_id="r")
@@ -106,7 +93,7 @@ async def test_a_run_at_work_waits_for_space_and_then_ends(tmp_path: Path) -> No
         assert (await stored(gateway, "r")).state is RunState.RUNNING
         assert await texts_of(gateway) == ["go"]
         await make_space(gateway)
-        clock.wake.set()
+        clock.release()
         run = await ended(gateway, "r")
         assert (run.state, run.reply) == (RunState.OK, LARGE)
         assert await gateway.ask("main", "next") == "next"
@@ -114,7 +101,7 @@ async def test_a_run_at_work_waits_for_space_and_then_ends(tmp_path: Path) -> No
 
 
 async def test_a_tools_result_waits_for_space_and_the_tool_is_not_called_again(tmp_path: Path) -> None:
-    clock, posts = Patient(), list[str]()
+    clock, posts = StageClock.held(), list[str]()
 
     def equip(gateway: Gateway) -> None:
         add_filling_post(gateway, posts)
@@ -124,7 +111,7 @@ async def test_a_tools_result_waits_for_space_and_the_tool_is_not_called_again(t
         await gateway.submit("main", "go", run_id="r")
         await clock.sleeping.wait()
         await make_space(gateway)
-        clock.wake.set()
+        clock.release()
         assert (await ended(gateway, "r")).reply == "done"
         [result] = [message for message in await transcript_of(gateway) if message.role is Role.TOOL_RESULT]
         assert (result.text, result.is_error) == (LARGE, False)
@@ -132,7 +119,7 @@ async def test_a_tools_result_waits_for_space_and_the_tool_is_not_called_again(t
 
 
 async def test_a_function_agents_call_waits_for_space_too(tmp_path: Path) -> None:
-    clock, posts = Patient(), list[str]()
+    clock, posts = StageClock.held(), list[str]()
 
     def equip(gateway: Gateway) -> None:
         add_filling_post(gateway, posts)
@@ -145,7 +132,7 @@ async def test_a_function_agents_call_waits_for_space_too(tmp_path: Path) -> Non
         await gateway.submit("main", "go", run_id="r")
         await clock.sleeping.wait()
         await make_space(gateway)
-        clock.wake.set()
+        clock.release()
         assert (await ended(gateway, "r")).reply == f"posted {len(LARGE)}"
     assert posts == ["once"]
 
@@ -173,7 +160,7 @@ async def test_a_queued_run_starts_when_there_is_space_again(tmp_path: Path) -> 
 
 
 async def test_an_abort_that_comes_while_a_run_waits_for_space_to_end_does_not_lose_it(tmp_path: Path) -> None:
-    clock = Patient()
+    clock = StageClock.held()
     model = ScriptedModel(replies=[Reply(text=(LARGE, "more"), gate=asyncio.Event(), held_at=1), "next"])
     async with running(tmp_path, model, clock=clock) as gateway:
         run = (await gateway.runtime.submit(request(MAIN, "go", timeout_s=0.5))).run
@@ -181,13 +168,13 @@ async def test_an_abort_that_comes_while_a_run_waits_for_space_to_end_does_not_l
         await clock.sleeping.wait()  # its time is over, and there is no room to say so
         await make_space(gateway)
         assert await gateway.runtime.abort(MAIN, run.id) == [run.id]
-        clock.wake.set()
+        clock.release()
         assert (await ended(gateway, run.id)).state in (RunState.TIMEOUT, RunState.ABORTED)
         assert await gateway.ask("main", "go on") == "next"
 
 
 async def test_a_gateway_stops_while_its_runs_wait_for_space(tmp_path: Path) -> None:
-    clock, gate = Patient(), asyncio.Event()
+    clock, gate = StageClock.held(), asyncio.Event()
     async with running(tmp_path, ScriptedModel(replies=[Reply(text=LARGE, gate=gate)]), clock=clock) as gateway:
         await gateway.submit("main", "go", run_id="r")
         await fill_disk(gateway)
@@ -292,7 +279,7 @@ APIS = pytest.mark.parametrize("api", ["openai", "anthropic"])
 async def test_a_provider_that_fails_gives_the_run_a_clear_error_and_the_next_message_works(
     tmp_path: Path, api: str, fault: Told, requests: int, told: str
 ) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with StubProvider() as stub, provided(tmp_path, stub, api, clock=clock) as gateway:
         stub.then(*[fault] * requests)
         run = await ended(gateway, (await gateway.submit("main", "hi")).id, 20)
@@ -309,7 +296,7 @@ async def test_a_provider_that_fails_gives_the_run_a_clear_error_and_the_next_me
 
 @APIS
 async def test_the_wait_that_a_provider_asks_for_is_kept(tmp_path: Path, api: str) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with StubProvider() as stub, provided(tmp_path, stub, api, clock=clock) as gateway:
         stub.then(Fault(429, "slow down", headers={"retry-after": "7"}), Answer(text="fine"))
         assert await gateway.ask("main", "hi") == "fine"
@@ -375,7 +362,7 @@ async def test_tools_that_fail_in_every_way_leave_a_sequence_that_the_provider_t
     )
     if api == "anthropic":
         calls = calls[:5]  # its stream builds objects only
-    async with StubProvider() as stub, provided(tmp_path, stub, api, equip=equip, clock=QuickClock()) as gateway:
+    async with StubProvider() as stub, provided(tmp_path, stub, api, equip=equip, clock=StageClock()) as gateway:
         stub.then(Answer(text="trying", calls=calls), Answer(calls=calls), Answer(text="done"), Answer(text="next"))
         assert await gateway.ask("main", "go", run_id="r") == "done"
         results = [message for message in await transcript_of(gateway) if message.role is Role.TOOL_RESULT]
@@ -420,7 +407,7 @@ async def test_aborted_failed_and_interrupted_runs_leave_a_sequence_that_the_pro
 # --- A look that fails ---
 
 
-class Flawed(QuickClock):
+class FailingClock(StageClock):
     """A clock that fails those who keep the time, as a disk does that cannot be read for a moment."""
 
     def __init__(self, task: str) -> None:
@@ -437,7 +424,7 @@ class Flawed(QuickClock):
 
 
 async def test_time_is_kept_on_after_a_look_at_the_timers_has_failed(tmp_path: Path) -> None:
-    clock = Flawed("timers")
+    clock = FailingClock("timers")
     job = {"id": "j", "schedule": "every 10m", "message": "work"}
     async with running(
         tmp_path, ScriptedModel(replies="done"), clock=clock, config={**CONFIG, "cron": {"jobs": [job]}}
@@ -448,7 +435,7 @@ async def test_time_is_kept_on_after_a_look_at_the_timers_has_failed(tmp_path: P
 
 
 async def test_retries_come_in_time_after_a_look_at_them_has_failed(tmp_path: Path) -> None:
-    clock = Flawed("timers")
+    clock = FailingClock("timers")
     async with chats.FarEnd() as far_end:
         far_end.then(chats.Fault(503))
         channels = {"channels": {"desk": far_end.settings()}}

@@ -15,8 +15,9 @@ from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import RunFailed
 from tests.channels.desk import desk
+from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd, Fault
-from tests.support.gateways import MAIN, QuickClock, ended, held, running, with_defaults
+from tests.support.gateways import MAIN, ended, held, running, with_defaults
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState
@@ -68,7 +69,7 @@ async def test_a_delivery_that_failed_is_one_warning_without_its_text(tmp_path: 
 
 async def test_a_channel_that_goes_down_and_comes_up_again_is_told_once_each(tmp_path: Path) -> None:
     with capture_logs() as logs:
-        async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=QuickClock()) as world:
+        async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=StageClock()) as world:
             far_end.then(*[Fault(503)] * 5)
             delivery_id = await world.send(TO_DESK)
             await world.becomes(S.SENT, delivery_id)
@@ -77,7 +78,7 @@ async def test_a_channel_that_goes_down_and_comes_up_again_is_told_once_each(tmp
 
 
 async def test_one_failure_between_two_that_got_through_is_no_channel_that_is_down(tmp_path: Path) -> None:
-    async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=QuickClock()) as world:
+    async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=StageClock()) as world:
         for _ in range(4):
             far_end.then(Fault(503))
             await world.becomes(S.SENT, await world.send(TO_DESK))

@@ -15,7 +15,8 @@ from backchannel.core.contracts import ModelRequest
 from backchannel.core.messages import Role
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
-from tests.support.gateways import CONFIG, QuickClock, die_in, dying, stored
+from tests.support.clocks import StageClock
+from tests.support.gateways import CONFIG, die_in, dying, stored
 from tests.support.kill import kill_at_every_commit, transcript
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only]  # it copies the file
@@ -34,7 +35,7 @@ class SetAside:
     def equip(self, gateway: Gateway) -> None:
         if not gateway.config.state_dir.joinpath("backchannel.db").exists():
             shutil.copytree(self._left_behind, gateway.config.state_dir, dirs_exist_ok=True)
-        gateway.clock = QuickClock()
+        gateway.clock = StageClock()
         gateway.add_model(self.model)
         gateway.tool(effects="outside", name="dig")(_never)
 

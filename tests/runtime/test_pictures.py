@@ -18,7 +18,8 @@ from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.pictures import MOST_BYTES, MOST_PICTURES_SHOWN
 from backchannel.storage.files.media import MediaFolder
-from tests.support.gateways import CONFIG, MAIN, QuickClock, echo, ended, request, running
+from tests.support.clocks import StageClock
+from tests.support.gateways import CONFIG, MAIN, echo, ended, request, running
 from tests.support.stub_provider import Fault, StubProvider
 
 pytestmark = pytest.mark.anyio
@@ -158,7 +159,7 @@ async def test_a_picture_that_a_provider_refuses_leaves_the_session_usable(tmp_p
 
     model = ScriptedModel(replies=choosy)
     name = MediaFolder(tmp_path / "media").store(PNG, "image/png")
-    async with running(tmp_path, model, clock=QuickClock()) as gateway:
+    async with running(tmp_path, model, clock=StageClock()) as gateway:
         assert await ask(gateway, "look", name) == "re: look\n(an image that the model did not take)"
         assert await ask(gateway, "hello?") == "re: hello?"
 

@@ -31,11 +31,11 @@ from backchannel.core.sessions import SessionPatch
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.runtime import active, runner
 from backchannel.runtime.events import ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
+from tests.support.clocks import StageClock
 from tests.support.gateways import (
     CONFIG,
     MAIN,
     Heard,
-    QuickClock,
     dying,
     ended,
     held,
@@ -421,7 +421,7 @@ async def test_a_tool_tells_the_model_its_name_its_words_and_its_parameters(tmp_
 
 async def test_a_failure_that_may_pass_is_tried_again_later_each_time(tmp_path: Path) -> None:
     busy = ModelFailed("busy", retryable=True)
-    model, clock = ScriptedModel(replies=[busy, busy, busy, "at last"]), QuickClock()
+    model, clock = ScriptedModel(replies=[busy, busy, busy, "at last"]), StageClock()
     async with running(tmp_path, model, clock=clock) as gateway:
         assert await gateway.ask("main", "hi") == "at last"
         assert await texts_of(gateway) == ["hi", "at last"]
@@ -430,7 +430,7 @@ async def test_a_failure_that_may_pass_is_tried_again_later_each_time(tmp_path: 
 
 
 async def test_a_failure_that_does_not_pass_ends_the_run_with_the_providers_words(tmp_path: Path) -> None:
-    model, clock = ScriptedModel(replies=[ModelFailed("busy", retryable=True)] * 5 + ["fine"]), QuickClock()
+    model, clock = ScriptedModel(replies=[ModelFailed("busy", retryable=True)] * 5 + ["fine"]), StageClock()
     async with running(tmp_path, model, clock=clock) as gateway:
         run = await ended(gateway, (await gateway.submit("main", "hi")).id)
         assert (run.state, run.error_code, run.error) == (RunState.ERROR, "model_failed", "busy")
@@ -440,7 +440,7 @@ async def test_a_failure_that_does_not_pass_ends_the_run_with_the_providers_word
 
 
 async def test_a_failure_for_good_is_not_tried_again(tmp_path: Path) -> None:
-    model, clock = ScriptedModel(replies=[ModelFailed("no credit left", retryable=False)]), QuickClock()
+    model, clock = ScriptedModel(replies=[ModelFailed("no credit left", retryable=False)]), StageClock()
     async with running(tmp_path, model, clock=clock) as gateway:
         with pytest.raises(RunFailed, match="no credit left"):
             await gateway.ask("main", "hi")
@@ -454,7 +454,7 @@ async def test_the_wait_that_a_provider_asks_for_is_kept_within_reason(
     tmp_path: Path, asked_s: float, waited_s: float
 ) -> None:
     failed = ModelFailed("slow down", retryable=True, retry_after_s=asked_s)
-    model, clock = ScriptedModel(replies=[failed, "ok"]), QuickClock()
+    model, clock = ScriptedModel(replies=[failed, "ok"]), StageClock()
     async with running(tmp_path, model, clock=clock) as gateway:
         assert await gateway.ask("main", "hi") == "ok"
     assert clock.slept == [waited_s]
@@ -464,7 +464,7 @@ async def test_the_wait_that_a_provider_asks_for_is_kept_within_reason(
 async def test_nothing_of_a_reply_that_broke_off_is_kept(tmp_path: Path, retryable: bool) -> None:
     broken = Reply(text=("half of ", "it"), error=ModelFailed("gone", retryable=retryable))
     model = ScriptedModel(replies=[broken] * (5 if retryable else 1) + ["whole"])
-    async with running(tmp_path, model, clock=QuickClock()) as gateway:
+    async with running(tmp_path, model, clock=StageClock()) as gateway:
         run = await ended(gateway, (await gateway.submit("main", "hi")).id)
         assert (run.state, run.error, run.reply) == (RunState.ERROR, "gone", None)
         assert await texts_of(gateway) == ["hi"]
@@ -473,7 +473,7 @@ async def test_nothing_of_a_reply_that_broke_off_is_kept(tmp_path: Path, retryab
 
 async def test_a_retry_starts_the_reply_over(tmp_path: Path) -> None:
     broken = Reply(text=("half of ", "it"), error=ModelFailed("gone", retryable=True))
-    async with running(tmp_path, ScriptedModel(replies=[broken, "whole"]), clock=QuickClock()) as gateway:
+    async with running(tmp_path, ScriptedModel(replies=[broken, "whole"]), clock=StageClock()) as gateway:
         heard = Heard(gateway)
         assert await gateway.ask("main", "hi") == "whole"
         assert await texts_of(gateway) == ["hi", "whole"]
@@ -512,7 +512,7 @@ FINE = ModelReply(content=text_content("fine"), usage=Usage(), model="scripted/t
 
 
 async def test_a_stream_without_an_end_is_a_failure_that_may_pass(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with running(tmp_path, Broken(None, FINE), clock=clock) as gateway:
         assert await gateway.ask("main", "hi") == "fine"
     assert clock.slept == [0.5]
@@ -529,7 +529,7 @@ async def test_a_stream_without_an_end_is_a_failure_that_may_pass(tmp_path: Path
 async def test_whatever_a_model_raises_ends_the_run_and_not_the_lane(
     tmp_path: Path, error: BaseException, told: str
 ) -> None:
-    async with running(tmp_path, Broken(error, FINE), clock=QuickClock()) as gateway:
+    async with running(tmp_path, Broken(error, FINE), clock=StageClock()) as gateway:
         run = await ended(gateway, (await gateway.submit("main", "hi")).id)
         assert run.state is RunState.ERROR
         assert told in (run.error or "")
@@ -619,15 +619,9 @@ async def test_a_model_without_a_price_costs_nothing_known(tmp_path: Path) -> No
         assert (await session_of(gateway)).cost is None
 
 
-class Ticking(QuickClock):
-    def monotonic(self) -> float:
-        self.move_on(1)
-        return super().monotonic()
-
-
 async def test_deltas_carry_the_whole_text_so_far(tmp_path: Path) -> None:
     model = ScriptedModel(replies=[Reply(thinking="hm.", text=("one ", "two ", "three."))])
-    async with running(tmp_path, model, clock=Ticking()) as gateway:
+    async with running(tmp_path, model, clock=StageClock(ticks_s=1)) as gateway:
         heard = Heard(gateway)
         await gateway.ask("main", "count")
         grown = heard.of(ReplyGrew)
@@ -644,7 +638,7 @@ async def test_what_ends_like_the_beginning_of_the_mark_is_told_whole(tmp_path: 
         said.append(f"take {marks[0][:3]}")
         return Reply(thinking=said[0], text=said[0])
 
-    async with running(tmp_path, ScriptedModel(replies=alike), clock=Ticking()) as gateway:
+    async with running(tmp_path, ScriptedModel(replies=alike), clock=StageClock(ticks_s=1)) as gateway:
         heard = Heard(gateway)
         await gateway.ask("main", "count")
         assert "".join(event.delta for event in heard.of(ThinkingGrew)) == said[0]

@@ -15,30 +15,13 @@ from backchannel.core.contracts import ModelFailed
 from backchannel.core.delivery.channels import Channel, ChannelRefused, ChannelSilent, OutboundPart, Sent
 from backchannel.core.sessions import Address, write_address
 from tests.support.children import Cast, Family, Gate, config, spawn
-from tests.support.gateways import MAIN, QuickClock, running, session_of
+from tests.support.clocks import StageClock
+from tests.support.gateways import MAIN, running, session_of
 from tests.tools.shelf import Shelf
 
 pytestmark = pytest.mark.anyio
 
 MINUTE_MS = 60_000
-
-
-class StillClock(QuickClock):
-    """A clock that goes on only when it is told to; whoever sleeps wakes up when the time has come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._moved = asyncio.Event()
-
-    def move_on(self, seconds: float) -> None:
-        super().move_on(seconds)
-        self._moved.set()
-        self._moved = asyncio.Event()
-
-    async def sleep(self, seconds: float) -> None:
-        until = self.monotonic() + seconds - 0.05
-        while self.monotonic() < until:
-            await self._moved.wait()
 
 
 class Chat(Channel):
@@ -65,7 +48,7 @@ class Chat(Channel):
 class House(Family):
     """A family on a clock that stands still, with a chat."""
 
-    clock: StillClock
+    clock: StageClock
     chat: Chat
 
     async def archived(self, key: str) -> None:
@@ -90,9 +73,9 @@ class House(Family):
 
 @asynccontextmanager
 async def house(
-    state: Path, *, chat: Chat | None = None, clock: StillClock | None = None, says: Any = None, **subagents: Any
+    state: Path, *, chat: Chat | None = None, clock: StageClock | None = None, says: Any = None, **subagents: Any
 ) -> AsyncIterator[House]:
-    clock, cast, chat = clock or StillClock(), Cast(**(says or {})), chat or Chat()
+    clock, cast, chat = clock or StageClock.held(), Cast(**(says or {})), chat or Chat()
     opened = running(
         state, cast.model, config=config(**subagents), clock=clock, equip=lambda gateway: gateway.add_channel(chat)
     )
@@ -297,7 +280,7 @@ async def test_zero_does_not_keep_what_is_to_be_deleted(state: Path) -> None:
 
 
 async def test_what_fell_due_while_no_gateway_ran_is_done_at_the_next_start(state: Path) -> None:
-    clock = StillClock()
+    clock = StageClock.held()
     async with house(state, clock=clock) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()

@@ -16,8 +16,9 @@ from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from tests.channels.desk import desk
 from tests.support.children import Cast, Family, Gate, config, die_when, family, spawn
+from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd
-from tests.support.gateways import MAIN, QuickClock, session_of, texts_of
+from tests.support.gateways import MAIN, session_of, texts_of
 from tests.tools.shelf import Shelf
 
 pytestmark = pytest.mark.anyio
@@ -190,7 +191,7 @@ async def test_after_the_deadline_the_requester_is_woken_with_what_there_is_and_
         "task": {"one": "dug", "two": late.holds("two"), "three": late.holds("three")},
         "announce": {word: f"report {word}" for word in ("one", "two", "three")},
     }
-    async with family(tmp_path, waking(wakeAfterSeconds=30), clock=QuickClock(), **says) as household:
+    async with family(tmp_path, waking(wakeAfterSeconds=30), clock=StageClock(), **says) as household:
         await household.ask()
         await household.until("SELECT 1 FROM runs WHERE kind = 'wake' AND state = 'ok'")
         (first,) = await wakes(household)
@@ -204,7 +205,7 @@ async def test_after_the_deadline_the_requester_is_woken_with_what_there_is_and_
 
 
 async def test_the_deadline_counts_from_the_end_of_the_run_that_spawned(tmp_path: Path) -> None:
-    late, mine, clock = Gate(), Gate(), QuickClock()
+    late, mine, clock = Gate(), Gate(), StageClock()
     says: dict[str, Any] = {
         "person": [[spawn("quick"), spawn("late")]],
         "result": mine.holds("on it"),
@@ -226,13 +227,7 @@ async def test_the_deadline_counts_from_the_end_of_the_run_that_spawned(tmp_path
 
 
 async def test_a_deadline_that_fell_due_while_no_gateway_ran_is_kept_at_the_next_start(tmp_path: Path) -> None:
-    class Frozen(QuickClock):
-        """Time stands still until it is moved."""
-
-        async def sleep(self, seconds: float) -> None:
-            await asyncio.Event().wait()
-
-    late, clock = Gate(), Frozen()
+    late, clock = Gate(), StageClock.held()
     settings = waking(wakeAfterSeconds=30)
     says: dict[str, Any] = {"task": {"quick": "dug", "late": late.holds("late")}}
     calls = [[spawn("quick"), spawn("late")]]

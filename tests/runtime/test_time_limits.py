@@ -15,9 +15,9 @@ from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
+from tests.support.clocks import StageClock
 from tests.support.gateways import (
     MAIN,
-    QuickClock,
     dying,
     ended,
     held,
@@ -68,7 +68,7 @@ async def test_without_a_limit_of_its_own_the_default_holds(tmp_path: Path) -> N
 
 
 async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:
-    gate, clock = asyncio.Event(), QuickClock()
+    gate, clock = asyncio.Event(), StageClock()
     model = ScriptedModel(replies=[Reply(text="long", gate=gate)])
     async with running(tmp_path, model, config=with_defaults(timeoutSeconds=SHORT_S), clock=clock) as gateway:
         run_id = await begin(gateway, timeout_s=0)
@@ -82,7 +82,7 @@ async def test_a_limit_of_zero_is_none(tmp_path: Path) -> None:
 
 
 async def test_time_in_the_queue_does_not_count(tmp_path: Path) -> None:
-    gate, clock = asyncio.Event(), QuickClock()
+    gate, clock = asyncio.Event(), StageClock()
     model = ScriptedModel(replies=[Reply(text="first", gate=gate), "second"])
     async with running(tmp_path, model, clock=clock) as gateway:
         await begin(gateway, timeout_s=0)
@@ -106,7 +106,7 @@ async def test_a_queued_run_is_not_stopped_by_its_limit(tmp_path: Path) -> None:
 
 
 async def test_how_long_a_run_has_run_is_written_with_each_step(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
 
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects="none")
@@ -121,7 +121,7 @@ async def test_how_long_a_run_has_run_is_written_with_each_step(tmp_path: Path) 
 
 
 async def test_time_before_a_crash_counts_up_to_the_last_commit(tmp_path: Path) -> None:
-    clock, begun = QuickClock(), asyncio.Event()
+    clock, begun = StageClock(), asyncio.Event()
 
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects="none")
@@ -143,7 +143,7 @@ async def test_time_before_a_crash_counts_up_to_the_last_commit(tmp_path: Path) 
 
 
 async def test_time_up_to_the_last_sign_of_life_is_counted_and_not_held_against_the_limit(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     for _ in range(2):
         begun = asyncio.Event()
         model = ScriptedModel(replies=[Reply(text="never", gate=asyncio.Event(), reached=begun)])
@@ -160,7 +160,7 @@ async def test_time_up_to_the_last_sign_of_life_is_counted_and_not_held_against_
 
 
 async def test_a_retried_run_has_its_whole_limit_again_and_its_time_goes_on(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
 
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects="none")
@@ -180,7 +180,7 @@ async def test_a_retried_run_has_its_whole_limit_again_and_its_time_goes_on(tmp_
 
 
 async def test_a_run_whose_time_was_over_before_a_crash_does_not_get_more(tmp_path: Path) -> None:
-    clock, begun = QuickClock(), asyncio.Event()
+    clock, begun = StageClock(), asyncio.Event()
 
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects="none")
@@ -199,7 +199,7 @@ async def test_a_run_whose_time_was_over_before_a_crash_does_not_get_more(tmp_pa
 
 
 async def test_a_function_agents_time_counts_over_a_crash_too(tmp_path: Path) -> None:
-    clock, hanging = QuickClock(), asyncio.Event()
+    clock, hanging = StageClock(), asyncio.Event()
 
     def equip(gateway: Gateway) -> None:
         @gateway.tool(effects="none")

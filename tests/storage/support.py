@@ -28,6 +28,7 @@ from backchannel.storage.driver import Faults
 from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
+from tests.support.clocks import StageClock
 from tests.support.databases import database_url, open_database
 
 START_MS = 1_800_000_000_000
@@ -41,26 +42,6 @@ ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
 FAILED = Outcome(state=RunState.ERROR, error_code="provider", error="the provider said no")
 
 
-class ManualClock:
-    """A clock that stands still until it is turned."""
-
-    def __init__(self) -> None:
-        self.ms = START_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> float:
-        return self.ms / 1000
-
-    async def sleep(self, seconds: float) -> None:
-        self.ms += int(seconds * 1000)
-
-    def tick(self, ms: int = 1) -> int:
-        self.ms += ms
-        return self.ms
-
-
 class Host:
     """A state folder and the processes that open it, one after the other."""
 
@@ -68,7 +49,7 @@ class Host:
         self.path = path
         self._url = url
         self._locks_rows = locks_rows
-        self.clock = ManualClock()
+        self.clock = StageClock.still(START_MS)
         self.facts: list[Fact] = []
         self.fatal: list[BaseException] = []
         self._store: Store | None = None

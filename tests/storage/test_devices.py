@@ -12,7 +12,7 @@ from backchannel.core.facts import TokenEnded
 from backchannel.core.records import TokenRow
 from backchannel.core.secrets.devices import DEVICE_LIFE_MS, MOST_OF_ONE
 from backchannel.storage.store import Store
-from tests.storage.support import START_MS, Host, device, digest_of
+from tests.storage.support import Host, device, digest_of
 from tests.support.databases import open_database
 
 pytestmark = pytest.mark.anyio
@@ -88,11 +88,11 @@ async def test_a_device_that_is_removed_loses_all_of_its_tokens(store: Store) ->
 async def test_it_ends_a_month_after_its_last_use_and_is_swept_away(host: Host) -> None:
     store = host.store
     await store.keep_device_token(device(), digest_of)
-    host.clock.ms += DEVICE_LIFE_MS - 1
+    host.clock.tick(DEVICE_LIFE_MS - 1)
     assert await store.use_device_token(device().id)
-    host.clock.ms += DEVICE_LIFE_MS - 1
+    host.clock.tick(DEVICE_LIFE_MS - 1)
     assert await store.device_token_by_digest(digest_of("s1"))
-    host.clock.ms += 1
+    host.clock.tick(1)
     assert await store.device_token_by_digest(digest_of("s1")) is None
     assert await store.device_tokens() == []
     await store.keep_device_token(device("phone", "s2"), digest_of)
@@ -100,9 +100,9 @@ async def test_it_ends_a_month_after_its_last_use_and_is_swept_away(host: Host) 
 
 
 async def test_one_of_a_clock_that_was_far_ahead_does_not_count_for_years(host: Host) -> None:
-    host.clock.ms = START_MS + 3 * DEVICE_LIFE_MS
+    host.clock.tick(3 * DEVICE_LIFE_MS)
     await host.store.keep_device_token(device(), digest_of)
-    host.clock.ms = START_MS
+    host.clock.tick(-3 * DEVICE_LIFE_MS)
     assert await host.store.device_token_by_digest(digest_of("s1")) is None
 
 

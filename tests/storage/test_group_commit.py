@@ -22,7 +22,8 @@ from backchannel.storage.groups import NO_CONTEXT
 from backchannel.storage.sqlite.driver import LARGEST_GROUP, SqliteDriver
 from backchannel.storage.sqlite.file import SqliteDatabase
 from backchannel.storage.tx import Tx
-from tests.storage.support import ManualClock
+from tests.storage.support import START_MS
+from tests.support.clocks import StageClock
 from tests.support.databases import broken_constraint, database_url, full_disk, is_postgres, open_database
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +83,7 @@ class Bench:
         if isinstance(database, SqliteDatabase):
             bench.driver = SqliteDriver(
                 bench.path,
-                ManualClock(),
+                StageClock.still(START_MS),
                 on_facts=bench._on_facts,
                 on_fatal=bench._on_fatal,
                 faults=bench.disk,
@@ -90,7 +91,7 @@ class Bench:
             )
         else:
             bench.driver = await database.connect(
-                ManualClock(), DriverContext(bench._on_facts, bench._on_fatal, NO_CONTEXT, bench.disk)
+                StageClock.still(START_MS), DriverContext(bench._on_facts, bench._on_fatal, NO_CONTEXT, bench.disk)
             )
         return bench
 

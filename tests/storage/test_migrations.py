@@ -17,7 +17,8 @@ from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.migrations import load_versions
 from backchannel.storage.sqlite.file import APPLICATION_ID, SqliteDatabase
 from backchannel.storage.store import Store
-from tests.storage.support import Host, ManualClock, converse, rows, texts
+from tests.storage.support import START_MS, Host, converse, rows, texts
+from tests.support.clocks import StageClock
 from tests.support.privileges import folder_of_somebody
 
 NEWEST = 19
@@ -231,7 +232,11 @@ async def test_a_store_is_not_opened_on_an_unusable_file_and_leaves_no_thread(
         before = picture(tmp_path)
         with pytest.raises(DatabaseUnusable):
             await Store.open(
-                folder, KeyScheme(), ManualClock(), url=f"sqlite:///{folder.database}", on_fatal=lambda cause: None
+                folder,
+                KeyScheme(),
+                StageClock.still(START_MS),
+                url=f"sqlite:///{folder.database}",
+                on_fatal=lambda cause: None,
             )
         assert picture(tmp_path) == before
         assert not {"sqlite-writer", "transcripts"} & {thread.name for thread in threading.enumerate()}

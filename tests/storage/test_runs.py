@@ -490,7 +490,7 @@ async def test_a_run_is_set_aside_when_the_process_died_three_times_in_one_step(
 
 
 async def due_later(host: Host) -> list[Timer]:
-    host.clock.ms += 3_600_000
+    host.clock.tick(3_600_000)
     return (await host.store.due(10)).timers
 
 
@@ -532,12 +532,12 @@ async def test_a_run_goes_on_after_its_last_committed_step(host: Host) -> None:
 async def test_time_at_work_goes_on_after_a_crash_where_it_was(host: Host) -> None:
     started = await begin(host.store)
     assert started.run.at_work_since == started.run.started_at
-    host.clock.ms += 4_000
+    host.clock.tick(4_000)
     await host.store.commit_reply(started.fence, step(started, "let me see", ["look"], ran_ms=4_000))
-    host.clock.ms += 60_000  # nobody holds it meanwhile
+    host.clock.tick(60_000)  # nobody holds it meanwhile
     resumed = await crash_in_a_step(host, started.run.id)
     assert resumed is not None
-    host.clock.ms += 1_000
+    host.clock.tick(1_000)
     assert resumed.run.at_work_since == host.clock.ms - 5_000
     ended = await host.store.finish_run(resumed.fence, FAILED, reply=None, at_step=1, ran_ms=5_000)
     assert (ended.at_work_since, ended.ran_ms) == (None, 5_000)

@@ -13,7 +13,8 @@ from backchannel.storage.sqlite.driver import SqliteDriver
 from backchannel.storage.sqlite.file import SqliteDatabase
 from backchannel.storage.store import Store
 from backchannel.storage.units import timers
-from tests.storage.support import ManualClock
+from tests.storage.support import START_MS
+from tests.support.clocks import StageClock
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.anyio
 class Timers:
     """The transactions on a driver of their own: flows set timers inside other units, never through the store."""
 
-    def __init__(self, driver: SqliteDriver, clock: ManualClock) -> None:
+    def __init__(self, driver: SqliteDriver, clock: StageClock) -> None:
         self._driver = driver
         self._clock = clock
 
@@ -32,7 +33,7 @@ class Timers:
         await self._driver.write(timers.clear_timer, kind, ref)
 
     async def due(self, now: int, limit: int = 100) -> list[Timer]:
-        self._clock.ms = now
+        self._clock.tick(now - self._clock.ms)
         return await self._driver.read(timers.due, limit)
 
     async def next_due(self) -> int | None:
@@ -47,7 +48,7 @@ def told() -> list[Fact]:
 @pytest.fixture
 async def clockwork(tmp_path: Path, told: list[Fact]) -> AsyncIterator[Timers]:
     SqliteDatabase(tmp_path / "test.db").prepare()
-    clock = ManualClock()
+    clock = StageClock.still(START_MS)
     driver = SqliteDriver(tmp_path / "test.db", clock, on_facts=told.extend, on_fatal=lambda cause: None)
     yield Timers(driver, clock)
     await driver.close()

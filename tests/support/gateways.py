@@ -7,7 +7,6 @@ async with dying(tmp_path, model) as gateway: …        # a life that ends as b
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -37,28 +36,6 @@ CONFIG: dict[str, Any] = {"agents": {"list": [{"id": "main", "model": "scripted/
 def with_defaults(**defaults: Any) -> dict[str, Any]:
     """Make the configuration of these tests with other `agents.defaults`."""
     return {"agents": {**CONFIG["agents"], "defaults": defaults}}
-
-
-class QuickClock:
-    """A clock whose sleeps take no time: they are written down, and move the time on."""
-
-    def __init__(self) -> None:
-        self.slept: list[float] = []
-        self._ahead_s = 0.0
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + int(self._ahead_s * 1000)
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self._ahead_s
-
-    def move_on(self, seconds: float) -> None:
-        self._ahead_s += seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self._ahead_s += seconds
-        await asyncio.sleep(0)
 
 
 class Power:

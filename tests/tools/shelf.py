@@ -15,7 +15,8 @@ from backchannel.core.messages import Block, Message, Role, encode_message, text
 from backchannel.gateway.app import Gateway
 from backchannel.storage.ids import new_id
 from backchannel.storage.sqlite.file import SqliteDatabase
-from tests.support.gateways import QuickClock, running
+from tests.support.clocks import StageClock
+from tests.support.gateways import running
 
 START_MS = 1_700_000_000_000
 
@@ -74,7 +75,7 @@ class Shelf:
     @asynccontextmanager
     async def opened(self, config: dict[str, Any] | None = None, *models: Any) -> AsyncIterator[Gateway]:
         """Open a gateway on it whose clock can be moved."""
-        async with running(self.state, *models, config=config or {}, clock=QuickClock()) as gateway:
+        async with running(self.state, *models, config=config or {}, clock=StageClock()) as gateway:
             yield gateway
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from backchannel.agents.scripted import Scripted, ScriptedModel
 from backchannel.core.contracts import ModelRequest
 from backchannel.gateway.app import Gateway
-from tests.support.clocks import HandClock
+from tests.support.clocks import StageClock
 from tests.support.far_channel import FAR, FarChannel
 from tests.support.gateways import CONFIG, dying, running, settled
 
@@ -27,7 +27,7 @@ def echo(request: ModelRequest) -> Scripted:
 class Clockwork:
     """The gateway, its clock and its far end."""
 
-    def __init__(self, gateway: Gateway, clock: HandClock, far: FarChannel) -> None:
+    def __init__(self, gateway: Gateway, clock: StageClock, far: FarChannel) -> None:
         self.gateway, self.clock, self.far = gateway, clock, far
 
     async def turn_to(self, *times: str) -> None:
@@ -46,13 +46,13 @@ class Clockwork:
         return [run.id.removeprefix("cron:j:") for run in runs]
 
 
-async def rest(gateway: Gateway, clock: HandClock) -> None:
+async def rest(gateway: Gateway, clock: StageClock) -> None:
     """Wait until nothing is due and no run is left to do."""
     await all_seen_to(gateway, clock)
     await settled(gateway)
 
 
-async def all_seen_to(gateway: Gateway, clock: HandClock) -> None:
+async def all_seen_to(gateway: Gateway, clock: StageClock) -> None:
     """Wait until the timers have seen to everything that is due."""
     async with asyncio.timeout(10):
         while (await gateway.store.due(1)).timers:
@@ -62,7 +62,7 @@ async def all_seen_to(gateway: Gateway, clock: HandClock) -> None:
 @asynccontextmanager
 async def clockwork(
     state: Path,
-    clock: HandClock,
+    clock: StageClock,
     *jobs: dict[str, Any],
     model: ScriptedModel | None = None,
     dies: bool = False,

@@ -13,7 +13,7 @@ from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.delivery.delivery import DeliveryState, Receipt
 from backchannel.core.runs import RunState
 from backchannel.errors import InvalidRequest, InvalidSchedule, UnknownAgent, UnknownChannel, UnknownModel
-from tests.support.clocks import HandClock, moment
+from tests.support.clocks import StageClock, moment
 from tests.support.gateways import Heard, ended, texts_of
 from tests.triggers.clockwork import Clockwork, all_seen_to, clockwork, job
 
@@ -29,7 +29,7 @@ def hours(day: str, count: int) -> list[str]:
 
 
 async def test_the_clocks_go_forward_and_the_job_fires_once_a_day(tmp_path: Path) -> None:
-    async with clockwork(tmp_path, HandClock("2026-03-27T12:00"), NIGHTLY) as world:
+    async with clockwork(tmp_path, StageClock.held("2026-03-27T12:00"), NIGHTLY) as world:
         for day in ("2026-03-28", "2026-03-29", "2026-03-30"):
             await world.turn_to(*hours(day, 6))
         # Half past two did not happen on the 29th: it fired at three, which is one o'clock in UTC.
@@ -37,7 +37,7 @@ async def test_the_clocks_go_forward_and_the_job_fires_once_a_day(tmp_path: Path
 
 
 async def test_the_clocks_go_back_and_the_job_fires_once_a_day(tmp_path: Path) -> None:
-    async with clockwork(tmp_path, HandClock("2026-10-23T12:00"), NIGHTLY) as world:
+    async with clockwork(tmp_path, StageClock.held("2026-10-23T12:00"), NIGHTLY) as world:
         for day in ("2026-10-24", "2026-10-25", "2026-10-26"):
             await world.turn_to(*hours(day, 6))
         # Half past two happened twice on the 25th, at half past midnight and half past one in UTC.
@@ -46,7 +46,7 @@ async def test_the_clocks_go_back_and_the_job_fires_once_a_day(tmp_path: Path) -
 
 @pytest.mark.parametrize("dies", [False, True])
 async def test_what_was_missed_while_no_gateway_ran_comes_once_when_it_is_back(tmp_path: Path, dies: bool) -> None:
-    clock = HandClock("2026-06-01T08:00")
+    clock = StageClock.held("2026-06-01T08:00")
     async with clockwork(tmp_path, clock, job("0 * * * *"), dies=dies) as world:
         await world.turn_to("2026-06-01T09:00")
     clock.turn_to("2026-06-03T17:20")
@@ -57,7 +57,7 @@ async def test_what_was_missed_while_no_gateway_ran_comes_once_when_it_is_back(t
 
 
 async def test_a_run_that_was_interrupted_goes_on_and_what_was_missed_comes_after_it(tmp_path: Path) -> None:
-    clock = HandClock("2026-06-01T08:00")
+    clock = StageClock.held("2026-06-01T08:00")
     held = ScriptedModel(replies=lambda request: Reply(text="never", gate=asyncio.Event()))
     async with clockwork(tmp_path, clock, job("every 10m"), model=held, dies=True) as world:
         heard = Heard(world.gateway)
@@ -72,7 +72,7 @@ async def test_a_run_that_was_interrupted_goes_on_and_what_was_missed_comes_afte
 
 
 async def test_an_interval_keeps_its_beat_over_restarts(tmp_path: Path) -> None:
-    clock = HandClock("2026-06-01T08:00")
+    clock = StageClock.held("2026-06-01T08:00")
     for at in ("08:07", "08:14", "08:21"):
         async with clockwork(tmp_path, clock, job("every 10m")) as world:
             await world.rest()
@@ -85,7 +85,7 @@ async def test_an_interval_keeps_its_beat_over_restarts(tmp_path: Path) -> None:
 async def test_a_job_that_is_still_at_work_is_not_started_again(tmp_path: Path) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(replies=lambda request: Reply(text="done", gate=gate))
-    async with clockwork(tmp_path, HandClock("2026-06-01T08:00"), job("every 10m"), model=model) as world:
+    async with clockwork(tmp_path, StageClock.held("2026-06-01T08:00"), job("every 10m"), model=model) as world:
         for at in ("08:10", "08:20", "08:30"):
             world.clock.turn_to(f"2026-06-01T{at}")
             await all_seen_to(world.gateway, world.clock)
@@ -98,7 +98,7 @@ async def test_a_job_that_is_still_at_work_is_not_started_again(tmp_path: Path) 
 
 
 async def test_one_time_comes_once_and_never_again(tmp_path: Path) -> None:
-    clock = HandClock("2026-06-01T08:00")
+    clock = StageClock.held("2026-06-01T08:00")
     once = job("2026-06-01T11:00", tz="Europe/Berlin")
     async with clockwork(tmp_path, clock, once) as world:
         await world.turn_to("2026-06-01T08:59", "2026-06-01T09:00", "2026-06-02T09:00")
@@ -111,7 +111,7 @@ async def test_one_time_comes_once_and_never_again(tmp_path: Path) -> None:
 async def test_a_job_that_was_taken_out_of_the_configuration_fires_no_more_and_its_session_stays(
     tmp_path: Path,
 ) -> None:
-    clock = HandClock("2026-06-01T08:00")
+    clock = StageClock.held("2026-06-01T08:00")
     async with clockwork(tmp_path, clock, job("every 10m")) as world:
         await world.turn_to("2026-06-01T08:10")
     clock.turn_to("2026-06-01T09:00")
@@ -124,7 +124,7 @@ async def test_a_job_that_was_taken_out_of_the_configuration_fires_no_more_and_i
 
 async def test_the_reply_goes_where_the_job_says_and_to_no_other_place(tmp_path: Path) -> None:
     deliver = {**FAR, "accountId": "a"}
-    async with clockwork(tmp_path, HandClock("2026-06-01T08:00"), job("every 10m", deliver=deliver)) as world:
+    async with clockwork(tmp_path, StageClock.held("2026-06-01T08:00"), job("every 10m", deliver=deliver)) as world:
         await world.turn_to("2026-06-01T08:10")
         (receipt,) = await settled_receipts(world)
         assert receipt.delivery.state is DeliveryState.SENT
@@ -137,7 +137,7 @@ async def test_the_reply_goes_where_the_job_says_and_to_no_other_place(tmp_path:
 
 async def test_the_send_policy_is_asked_for_the_delivery_and_not_for_the_run(tmp_path: Path) -> None:
     deny = {"sendPolicy": {"rules": [{"action": "deny", "match": {"keyPrefix": "cron:"}}]}}
-    clock = HandClock("2026-06-01T08:00")
+    clock = StageClock.held("2026-06-01T08:00")
     async with clockwork(tmp_path, clock, job("every 10m", deliver=FAR), session=deny) as world:
         await world.turn_to("2026-06-01T08:10")
         run = (await world.gateway.store.runs(limit=1))[0]
@@ -163,7 +163,7 @@ async def settled_receipts(world: Clockwork) -> list[Receipt]:
 
 
 async def test_a_reply_that_says_there_is_nothing_to_say_is_not_delivered(tmp_path: Path) -> None:
-    clock, model = HandClock("2026-06-01T08:00"), ScriptedModel(replies=lambda request: "NO_REPLY")
+    clock, model = StageClock.held("2026-06-01T08:00"), ScriptedModel(replies=lambda request: "NO_REPLY")
     async with clockwork(tmp_path, clock, job("every 10m", deliver=FAR), model=model) as world:
         await world.turn_to("2026-06-01T08:10")
         assert world.far.taken == {}
@@ -172,7 +172,7 @@ async def test_a_reply_that_says_there_is_nothing_to_say_is_not_delivered(tmp_pa
 async def test_a_job_has_its_own_agent_model_and_time_limit(tmp_path: Path) -> None:
     agents = {"list": [{"id": "main", "model": "scripted/test"}, {"id": "writer", "model": "scripted/none"}]}
     own = job("every 10m", agentId="Writer", model="scripted/test", timeoutSeconds=30)
-    async with clockwork(tmp_path, HandClock("2026-06-01T08:00"), own, agents=agents) as world:
+    async with clockwork(tmp_path, StageClock.held("2026-06-01T08:00"), own, agents=agents) as world:
         await world.turn_to("2026-06-01T08:10")
         run = (await world.gateway.store.runs(limit=1))[0]
         assert (run.session_key, run.state) == ("agent:writer:cron:j", RunState.OK)
@@ -180,13 +180,13 @@ async def test_a_job_has_its_own_agent_model_and_time_limit(tmp_path: Path) -> N
 
 
 async def test_what_looks_like_a_command_is_text_to_the_model(tmp_path: Path) -> None:
-    async with clockwork(tmp_path, HandClock("2026-06-01T08:00"), job("every 10m", message="/reset")) as world:
+    async with clockwork(tmp_path, StageClock.held("2026-06-01T08:00"), job("every 10m", message="/reset")) as world:
         await world.turn_to("2026-06-01T08:10")
         assert await texts_of(world.gateway, KEY) == ["/reset", "re: /reset"]
 
 
 async def test_an_agent_that_is_gone_is_an_error_of_each_firing_and_stops_nothing_else(tmp_path: Path) -> None:
-    clock = HandClock("2026-06-01T08:00")
+    clock = StageClock.held("2026-06-01T08:00")
     agents = {"list": [{"id": "main", "model": "scripted/test"}, {"id": "writer", "model": "scripted/test"}]}
     async with clockwork(tmp_path, clock, agents=agents) as world:
         await world.gateway.cron.add(CronJob(id="j", schedule="every 10m", message="work", agent_id="writer"))
@@ -204,7 +204,7 @@ async def test_an_agent_that_is_gone_is_an_error_of_each_firing_and_stops_nothin
 
 
 async def test_a_job_that_is_added_while_the_gateway_runs_fires_and_stays(tmp_path: Path) -> None:
-    clock = HandClock("2026-06-01T08:00")
+    clock = StageClock.held("2026-06-01T08:00")
     async with clockwork(tmp_path, clock) as world:
         await world.gateway.cron.add(CronJob(id="j", schedule="every 10m", message="work"))
         await world.turn_to("2026-06-01T08:10")
@@ -237,7 +237,7 @@ async def test_a_job_that_cannot_work_is_refused_and_nothing_is_kept(
     tmp_path: Path, changed: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     good: dict[str, Any] = {"id": "j", "schedule": "every 10m", "message": "work"}
-    async with clockwork(tmp_path, HandClock("2026-06-01T08:00")) as world:
+    async with clockwork(tmp_path, StageClock.held("2026-06-01T08:00")) as world:
         with pytest.raises(error, match=said):
             await world.gateway.cron.add(CronJob(**{**good, **changed}))
         assert await world.gateway.cron.list() == []

@@ -16,7 +16,7 @@ from backchannel.core.messages import Role
 from backchannel.errors import JobNotFound
 from backchannel.gateway.app import Gateway
 from tests.conftest import CRASH_POINTS
-from tests.support.clocks import HandClock, moment
+from tests.support.clocks import StageClock, moment
 from tests.support.far_channel import FAR, FarChannel
 from tests.support.gateways import CONFIG
 from tests.support.kill import kill_at_every_commit
@@ -36,7 +36,7 @@ class Firings:
     """Times are missed and times come, two jobs are of one time only, and another is added and removed meanwhile."""
 
     def __init__(self) -> None:
-        self.clock = HandClock("2026-06-01T08:00")
+        self.clock = StageClock.held("2026-06-01T08:00")
         self.far = FarChannel()
         self.model = ScriptedModel(replies=self.reply)
 

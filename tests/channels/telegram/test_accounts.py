@@ -28,7 +28,7 @@ from backchannel.errors import Unavailable
 from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
 from tests.channels.desk import Desk, desk
-from tests.support.gateways import QuickClock
+from tests.support.clocks import StageClock
 from tests.support.telegram import ANN, TOKEN, Fault, Hang, Telegram
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +106,7 @@ async def test_without_aiogram_the_channel_says_how_to_install_it(monkeypatch: p
     for name in [name for name in sys.modules if name.startswith("backchannel.channels.telegram.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "aiogram", None)
-    channel = TelegramChannel("telegram", TelegramSettings(token=TOKEN), QuickClock())
+    channel = TelegramChannel("telegram", TelegramSettings(token=TOKEN), StageClock())
     with pytest.raises(ChannelUnusable, match=r"pip install 'backchannel\[telegram\]'") as raised:
         await channel.test()
     assert sys.executable in raised.value.reason and raised.value.remedy == "install it"
@@ -152,7 +152,7 @@ async def test_a_bot_to_whom_nobody_writes_is_up_when_telegram_has_answered(tmp_
 
 
 async def test_what_went_wrong_is_told_with_its_time_when_the_bot_is_up_again(tmp_path: Path) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with Telegram() as telegram:
         telegram.then("getMe", Fault(502, body="<html>Bad Gateway</html>"))
         started = clock.now_ms()
@@ -221,7 +221,7 @@ async def test_a_post_that_a_fault_keeps_from_being_taken_is_asked_for_again_but
     async with Telegram() as telegram:
         webhook = TelegramWebhookSettings(url="https://gateway.example/", secret=SECRET)
         settings = TelegramSettings(token=TOKEN, api_root=telegram.api_root, webhook=webhook)
-        channel = TelegramChannel("telegram", settings, QuickClock())
+        channel = TelegramChannel("telegram", settings, StageClock())
         told = channel.test()
         assert told is not None and await told
         telegram.say("hello")

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from backchannel.core.delivery.channels import ChannelError, ChannelSilent
 from backchannel.errors import InvalidRequest, Unavailable
-from tests.support.gateways import QuickClock
+from tests.support.clocks import StageClock
 from tests.support.telegram import ANN, BOB, EVE, TOKEN, Break, Fault, Telegram
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ class Desk:
         self.errors: list[Exception] = []
         self.gates: dict[int, asyncio.Event] = {}
         self.more = asyncio.Event()
-        self.clock = QuickClock()
+        self.clock = StageClock()
         self.connected = 0
         self.troubles: list[str] = []
 

@@ -21,8 +21,7 @@ from backchannel.core.delivery.channels import (
     OutboundPart,
     Sent,
 )
-from tests.support.clocks import HandClock
-from tests.support.gateways import QuickClock
+from tests.support.clocks import StageClock
 from tests.support.telegram import ANN, BOB, GROUP, TOKEN, Break, Fault, Hang, Telegram
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +31,7 @@ NOON = "2026-06-01T12:00"
 @asynccontextmanager
 async def opened(telegram: Telegram, clock: Clock | None = None, **settings: Any) -> AsyncIterator[TelegramChannel]:
     fields: Any = {"token": TOKEN, "api_root": telegram.api_root, **settings}
-    channel = TelegramChannel("telegram", TelegramSettings(**fields), clock or QuickClock())
+    channel = TelegramChannel("telegram", TelegramSettings(**fields), clock or StageClock())
     try:
         yield channel
     finally:
@@ -131,7 +130,7 @@ async def test_a_group_that_was_migrated_is_told_with_its_new_id(telegram: Teleg
 
 
 async def test_a_wait_is_for_one_chat_until_a_second_is_told_to_wait_too(telegram: Telegram) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with opened(telegram, clock) as channel:
         for to, after_s, is_account_wide in ((ANN, 0, False), (ANN, 5, False), (BOB, 0, True)):
             clock.move_on(after_s)
@@ -240,7 +239,7 @@ async def test_a_draft_is_removed_also_when_it_is_gone_already(telegram: Telegra
 
 
 async def test_drafts_in_a_group_keep_telegrams_pace(telegram: Telegram) -> None:
-    async with opened(telegram, HandClock(NOON)) as channel:
+    async with opened(telegram, StageClock.held(NOON)) as channel:
         shown = await channel.show_draft(draft("a", to=GROUP))
         with pytest.raises(ChannelBusy) as busy:
             await channel.show_draft(draft("ab", to=GROUP, draft_id=shown.message_id))
@@ -258,7 +257,7 @@ FLOOD = Fault(429, "Too Many Requests: retry after 60", retry_after=60)
 
 
 async def test_a_chat_that_has_to_wait_is_asked_for_nothing_meanwhile_in_none_of_its_topics(telegram: Telegram) -> None:
-    clock = HandClock(NOON)
+    clock = StageClock.held(NOON)
     telegram.topics |= {(GROUP, 5), (GROUP, 7)}
     async with opened(telegram, clock) as channel:
         telegram.then("sendMessage", FLOOD)
@@ -276,13 +275,13 @@ async def test_a_chat_that_has_to_wait_is_asked_for_nothing_meanwhile_in_none_of
             assert not busy.value.is_account_wide
         assert [call.method for call in telegram.calls] == ["sendMessage"]
         await channel.send(part(to=ANN))
-        clock.turn_on(60)
+        clock.move_on(60)
         await channel.send(part(to=GROUP, thread_id="7"))
     assert [post.chat_id for post in telegram.posts] == [ANN, GROUP]
 
 
 async def test_a_wait_that_typing_meets_is_for_typing_alone(telegram: Telegram) -> None:
-    clock = QuickClock()
+    clock = StageClock()
     async with opened(telegram, clock) as channel:
         telegram.then("sendChatAction", FLOOD)
         for _ in range(3):

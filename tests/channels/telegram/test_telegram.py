@@ -17,7 +17,8 @@ from backchannel.core.sessions import Address
 from backchannel.gateway.methods.channels import channel_states
 from tests.channels.desk import desk
 from tests.gateway.client import connected
-from tests.support.gateways import MAIN, QuickClock, texts_of
+from tests.support.clocks import StageClock
+from tests.support.gateways import MAIN, texts_of
 from tests.support.telegram import ANN, BOT_NAME, EVE, GROUP, NAMES, TOKEN, Fault, Telegram, entity
 
 pytestmark = pytest.mark.anyio
@@ -97,7 +98,7 @@ async def test_a_picture_that_cannot_be_kept_is_shown_in_the_list_and_then_told(
     size = {"file_id": "f1", "file_unique_id": "u1", "width": 90, "height": 90, "file_size": len(PNG)}
     async with Telegram() as telegram:
         telegram.files["f1"] = PNG
-        async with desk(tmp_path, plain(telegram), clock=QuickClock()) as at:
+        async with desk(tmp_path, plain(telegram), clock=StageClock()) as at:
             (tmp_path / "media").write_text("a file in the place of the folder")
             telegram.say(photo=[size], caption="what is it?")
             (text,) = await telegram.posted(1)
@@ -184,7 +185,7 @@ async def test_another_program_with_the_same_bot_is_told_in_words_until_it_is_go
         telegram.then("getUpdates", *[conflict] * 4)
         told: list[str] = []
         with capture_logs() as logs:
-            async with desk(tmp_path, plain(telegram), clock=QuickClock()) as at:
+            async with desk(tmp_path, plain(telegram), clock=StageClock()) as at:
                 telegram.say("hello")
                 await telegram.posted(1)
                 told += [line["error"] for line in logs if line["event"] == "a channel failed"]
