@@ -100,7 +100,7 @@ def test_a_word_like_no_other_is_told_what_is_known(write: Write) -> None:
         ),
         (
             "{ channels: { c: { adapter: 'telegram', token: 't', apiRoot: 'api.example' } } }",
-            "got 'api.example', expected text (Where the Bot API is, `https://…` or `http://…`",
+            "got 'api.example', expected text (The address of the Bot API, `https://…` or `http://…`",
         ),
         ("{ channels: { c: { adapter: 'brigde' } } }", 'expected one of "bridge", "telegram"; did you mean `bridge`?'),
     ],
