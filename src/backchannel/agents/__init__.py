@@ -1,1 +1,1 @@
-
+"""Agents: models, tools, function agents, programs and sandboxes."""

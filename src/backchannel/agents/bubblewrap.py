@@ -1,8 +1,8 @@
-"""A sandbox of bubblewrap: Linux namespaces, made without root.
+"""Sandboxes made by bubblewrap: Linux namespaces, without root.
 
 Inside, a program sees the system's own folders read-only, a `/tmp` and `/proc` of its own, and the workspace at
-`/workspace`. Nothing else of the machine is there: not the state folder, not anybody's home, no sockets. What a folder
-of the system must not show (`/etc/shadow`, private keys) is left out by naming what is shown.
+`/workspace`. Nothing else of the machine is there: not the state folder, not anybody's home, no sockets. Folders of
+the system are shown by name, so `/etc/shadow` and private keys are left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Control groups (cgroup v2), by which the kernel itself bounds all memory of a sandbox, also what it keeps for it.
+"""Control groups (cgroup v2): the kernel's own memory limit for a sandbox.
 
-There are two ways to one. *Delegated*: the gateway's own group is its to divide, as with systemd's `Delegate=yes`. Then
-`up` moves itself into a part of it, because a group that is divided may have no process, and the leash makes a part for
-each sandbox. *Scope*: systemd makes a group for each sandbox, asked by `systemd-run --user`. Without either, what the
-leash counts has to do, and it goes on counting beside a group too.
+The limit includes memory that the kernel holds for the sandbox. There are two ways to get a group. *Delegated*: the
+gateway may divide its own group, as with systemd's `Delegate=yes`. A divided group may have no process of its own, so
+`up` moves itself into a part of it. The leash then makes a part for each sandbox. *Scope*: systemd makes a group for
+each sandbox, asked by `systemd-run --user`. Without either, only the leash counts. It counts beside a group too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A sandbox of docker or podman: a container for each program that is started.
+"""Sandboxes made by docker or podman: a container for each program that is started.
 
-The container is no child of ours, so the leash removes it by its name when the program has ended or the gateway has
-died. Values of variables are taken from the client's environment by name: in its arguments everybody could read them.
+The container is not a child process of the gateway. So the leash removes it by name when the program has ended or the
+gateway has died. Values of variables are taken from the client's environment by name, because everybody can read the
+client's arguments.
 """
 
 from __future__ import annotations

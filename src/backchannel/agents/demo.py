@@ -1,7 +1,7 @@
-"""The built-in demo model: understands a few plain requests offline, so that everything can be tried without a key.
+"""The built-in demo model: it understands a few plain requests, offline and without a key.
 
-It is honest about what it is. A request that needs a tool calls the real tool, when this session has it, and says so
-when it has not. A new request is one more `Skill` in `SKILLS`.
+It is honest about what it is. A request that needs a tool calls the real tool, if this session has it. Otherwise the
+model says so. A new request is one more `Skill` in `SKILLS`.
 """
 
 from __future__ import annotations

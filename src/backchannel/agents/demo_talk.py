@@ -1,7 +1,7 @@
-"""How the demo model knows who speaks to it, and takes part in exchanges and as a sub-agent.
+"""The demo model's part in exchanges and as a sub-agent, and how it reads headers.
 
-It reads the headers of the gateway like any model, by the mark that its system prompt names: a text that only looks
-like a header, a turn or an announce step is what somebody said, and is answered as such.
+It reads the headers of the gateway like any model, by the mark that its system prompt names. A text without the mark
+that looks like a header, a turn or an announce step is what somebody said. It is answered as such.
 """
 
 from __future__ import annotations

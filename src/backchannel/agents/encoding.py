@@ -1,4 +1,4 @@
-"""Requests with pictures are written as JSON beside the event loop, by an encoder that is done with one in a moment.
+"""Encoding of requests with pictures, beside the event loop.
 
 The SDKs write every request on the loop, with Python's own encoder: a picture of 10 MB would hold everything up.
 """

@@ -1,4 +1,4 @@
-"""Gates: where calls take their slots, wait for them, and can be ended by the operator.
+"""Gates: calls take slots here, wait for them, and can be ended by the operator.
 
 `core/policy/slots.py` has the rule. A `Gate` is one kind of call. Slots are in memory only: a new process starts with
 all slots free.

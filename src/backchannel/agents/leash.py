@@ -1,24 +1,26 @@
-"""The leash: a small program between the gateway and a program that it starts, so that nothing outlives either.
+"""The leash: a small program between the gateway and each program that it starts.
+
+Nothing outlives the gateway or the program.
 
 Run as `python -I -S leash.py <pid of the gateway> [--<option>=<value> …] -- <program> [<argument> …]`. It starts the
-program in a session of its own, with the standard input and outputs that it was given itself, and ends as the program
-ends: with its exit code, or of its signal. It is a *child subreaper*: whatever the program starts comes to the leash
-when it loses its parent, also after a double fork and `setsid`. So "no child is left" means that no descendant is.
+program in a session of its own, with its own standard input and outputs. It ends as the program ends: with its exit
+code, or by its signal. It is a *child subreaper*: whatever the program starts comes to the leash when it loses its
+parent, also after a double fork and `setsid`. So "no child is left" means that no descendant is.
 
-The program has descriptors 0, 1 and 2 and no other, but for the filter's. What the gateway inherited is closed here:
-uvloop closes none of it, and a folder among it would be a way out of every sandbox.
+The program has descriptors 0, 1 and 2 and no other, except the filter's. The leash closes what the gateway inherited:
+uvloop closes none of it, and an open folder among it would be a way out of every sandbox.
 
 - The program ends: what it has left running is killed.
 - SIGTERM: all of it is asked to end, and killed a second later, or at the second SIGTERM.
 - The gateway dies, however that happens: all of it is killed at once.
-- Together it uses more than `--memory-bytes` or `--processes`, its folder has more than `--folder-bytes` or
-  `--folder-files`, or the disk has less than `--disk-bytes` left: all of it is killed, and the last line on its
-  standard error says why (`leash_usage.py`).
+- All of it is killed when together it uses more than `--memory-bytes` or `--processes`. The same happens when its
+  folder has more than `--folder-bytes` or `--folder-files`, or the disk less than `--disk-bytes` left. The last line on
+  its standard error says why (`leash_usage.py`).
 - `--group`, a control group that may be divided: the program gets a part of it with the same limits.
 - `--filter`, bytes in hexadecimal, is what the program reads from descriptor 3: bubblewrap's filter of system calls.
-- Its folder is counted before the program starts, if that is quick. A file ends at what is left of `--folder-bytes`; in
-  a folder that is full, `--full-bytes-filter` and `--full-files-filter` come before the filter. A program that leaves
-  its folder full is told at its end.
+- Its folder is counted before the program starts, if that is quick. A file ends at what is left of `--folder-bytes`. In
+  a full folder, `--full-bytes-filter` and `--full-files-filter` come before the filter. A program that leaves its
+  folder full is told at its end.
 - `--after`, a command as JSON, is run when all of it has ended: it removes what is no child, such as a container.
 
 This file uses nothing but the standard library, and as little of that as it can: it is started for every program.

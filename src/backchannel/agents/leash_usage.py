@@ -1,10 +1,10 @@
-"""What a program and all that it started use together, as the leash measures it.
+"""Usage of a program and all its children together, as the leash measures it.
 
-Memory is counted where it is held, so that what is shared counts once: what each process has for itself, also in swap
-and for its page tables; shared mappings without a file, by their size; and what lies in the temporary folders of a
-sandbox. Other memory without an owner a sandbox cannot make (`seccomp.py`).
+Memory is counted where it is held, so that shared memory counts once. That is what each process has for itself, also in
+swap and for its page tables. Shared mappings without a file count by their size. Files in the temporary folders of a
+sandbox count too. A sandbox cannot make other memory without an owner (`seccomp.py`).
 
-Like the leash this uses little of the standard library, and of the package nothing.
+Like the leash this uses little of the standard library, and nothing of the package.
 """
 
 import errno

@@ -1,8 +1,8 @@
-"""Libraries that take seconds to import, loaded beside the event loop.
+"""Loading of large libraries beside the event loop.
 
-An import cannot be interrupted. In a thread of the loop's own pool it would hold up the end of the process, so it has a
-daemon thread, which ends with the process wherever it is. One is loaded at a time: two would leave the event loop a
-third of the interpreter.
+An import cannot be interrupted. In a thread of the loop's own pool it would delay the end of the process. So it has a
+daemon thread, which ends with the process at any point. One library is loaded at a time: two would leave the event loop
+a third of the interpreter.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The models there are: a ref `provider/model` becomes a `Model`.
+"""Models: a ref `provider/model` becomes a `Model`.
 
-A ref is looked up in this order: models that were registered (the demo model, own ones, a test's), the endpoints
-of the configuration, the services that the environment has a key for. A client is made once per provider, when the
-gateway starts or at its first use; `check` and `list` make none. `SERVICES` are the well-known providers; context
-windows and prices come from genai-prices, which is read only when one is asked for.
+A ref is looked up in this order. First come registered models: the demo model, a program's own, a test's. Then come the
+endpoints of the configuration. Last come the services that the environment has a key for. A client is made once per
+provider, when the gateway starts or at its first use; `check` and `list` make none. `SERVICES` are the well-known
+providers. Context windows and prices come from genai-prices, which is read only when one is asked for.
 """
 
 from __future__ import annotations

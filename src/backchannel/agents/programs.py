@@ -1,4 +1,4 @@
-"""Programs that the gateway starts: what they are given, and the leash that keeps them from outliving it.
+"""Programs that the gateway starts: their environment, and the leash around them.
 
 A program gets the environment that its `Program` names and nothing else: the gateway's own has its token and the keys
 of providers. `leashed` is the outermost wrapping, around a sandbox's: see `leash.py` for what it promises.

@@ -1,4 +1,4 @@
-"""The system prompt: the operator's instructions, then what the model must know of the session it is in.
+"""The system prompt: the operator's instructions, then facts about the session.
 
 Providers cache a prompt that stays the same, and charge a fraction for it. So nothing here may change from call
 to call within one session id: no time, no names that can be edited, no counts.

@@ -1,11 +1,10 @@
 """Models of providers, asked through pydantic-ai's model layer.
 
-A `Connection` is the one client of a provider; a `ProviderModel` is one of its models. What goes over it is
-translated in `translation.py`; whatever goes wrong on the way becomes a `ModelFailed` (`build_failure`). Trying
-again is the runtime's work, so the SDKs' own retries are off.
+A `Connection` is the one client of a provider; a `ProviderModel` is one of its models. `translation.py` translates what
+goes over it. Every failure becomes a `ModelFailed` (`build_failure`). Retrying is the runtime's work, so the SDKs' own
+retries are off.
 
-Importing pydantic-ai takes half a second. Nothing does so before a model is asked for the first time, and then
-in a thread.
+Importing pydantic-ai takes half a second. It is imported in a thread, before a model is asked for the first time.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ _MAX_LOOKED_AT = 4_000
 class Endpoint:
     """Where a provider is reached, and what it speaks.
 
-    `kind` is `openai` or `anthropic` for the services themselves (OpenAI by its Responses API: its newer models take
-    tools nowhere else), `openai-compatible` (chat completions), `anthropic-compatible` or `ollama`; else the name of a
-    provider that pydantic-ai knows, which needs no `base_url`.
+    `kind` is `openai` or `anthropic` for the services themselves. OpenAI is asked by its Responses API, because its
+    newer models take tools nowhere else. Other kinds are `openai-compatible` (chat completions), `anthropic-compatible`
+    and `ollama`. Any other word is a provider that pydantic-ai knows, which needs no `base_url`.
     """
 
     provider: str

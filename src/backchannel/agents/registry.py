@@ -1,8 +1,7 @@
-"""The agents of a gateway: those of the configuration, and functions registered from Python.
+"""The agents of a gateway: configured agents, and functions registered from Python.
 
-An agent that once was a function stays one: what was written to it is for the program that brings the function. A
-process that does not have it knows the agent as *awaited*, and lets its runs wait. What a function gets is its
-`FunctionContext`.
+An agent that once was a function stays one: its messages are for the program that brings the function. A process
+without that function knows the agent as *awaited*, and lets its runs wait. A function gets a `FunctionContext`.
 """
 
 from __future__ import annotations

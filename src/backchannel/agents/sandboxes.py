@@ -1,4 +1,4 @@
-"""The sandboxes of sessions: which session has one, what it sees, and how a program is put into it.
+"""Sandboxes of sessions: which backend, what it shows, how it wraps a program.
 
 A sandbox is not kept: every program gets one of its own. What sessions of one agent share is the workspace.
 """

@@ -1,4 +1,4 @@
-"""A model that says what a test tells it to.
+"""A scripted model for tests: it says what it is told to say.
 
     model = ScriptedModel(replies=[[call("sessions_list")], "There are two."])
 
@@ -182,8 +182,8 @@ async def _pass_gate(reply: Reply, index: int) -> None:
 def check_sequence(messages: Sequence[Message]) -> str | None:
     """Say what a provider would not take about these messages, or None.
 
-    They start with a user message; user and assistant take turns; the results of an assistant message's tool
-    calls follow it at once, each exactly once; the last is a user message or a result; nothing is empty.
+    A good sequence starts with a user message, and user and assistant take turns. The results of tool calls follow
+    their message at once, each exactly once. The last is a user message or a result. Nothing is empty.
     """
     if not messages:
         return "there are no messages"

@@ -1,9 +1,10 @@
-"""The filter of system calls in a sandbox: a program of classic BPF that bubblewrap loads before the program starts.
+"""The filter of system calls in a sandbox, as a classic BPF program.
 
-It closes the ways to hold memory that belongs to no process and no folder, which no limit counts: shared segments,
-shared mappings without a file, memory files, message queues, large pipes, file systems of its own. Nested namespaces
-are closed because each would bring these ways again. It also closes parts of the kernel that programs rarely need and
-that had many holes: `bpf`, `io_uring`, `userfaultfd`, keys. A program sees an error, as on a kernel without them.
+bubblewrap loads it before the program starts. The filter closes the ways to hold memory that belongs to no process and
+no folder, because no limit counts such memory. These are shared segments, shared mappings without a file, memory files,
+message queues, large pipes and file systems. Nested namespaces are closed because each would bring these ways again.
+The filter also closes parts of the kernel that programs rarely need and that had many holes: `bpf`, `io_uring`,
+`userfaultfd`, keys. A program sees an error, as on a kernel without them.
 
 In a workspace that is full other filters come before it: see `build_full_filters`.
 

@@ -1,4 +1,4 @@
-"""The tools of a gateway: registered functions, and which agent has which."""
+"""The tools of a gateway: registered functions, and the tools of each agent."""
 
 from __future__ import annotations
 

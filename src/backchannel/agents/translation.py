@@ -1,7 +1,7 @@
-"""Requests and replies, between our words and pydantic-ai's.
+"""Translation of requests and replies between our values and pydantic-ai's.
 
-Providers are stricter than a transcript: ids of tool calls are short and plain, no text is empty, what a model
-thought goes back only to the provider that signed it. `build_history` keeps to that whatever it is given;
+Providers are stricter than a transcript. Ids of tool calls are short and plain. No text is empty. A model's thinking
+goes back only to the provider that signed it. `build_history` keeps to that whatever it is given;
 `build_reply` reads what came back. Nothing here imports pydantic-ai before it is called.
 """
 

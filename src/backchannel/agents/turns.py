@@ -1,4 +1,4 @@
-"""Turns: whoever has much to do lets everything else go on in between."""
+"""Turns: long work on the event loop pauses to let everything else go on."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Files of inbound messages: fetched within limits, looked at, kept, and told of in the message.
+"""Files of inbound messages: fetched within limits, stored, and named in the message.
 
-A picture goes to the media folder, and to the workspace if the agent has one; any other file, and a picture that is too
-large to be shown, to the workspace only, so without one it is not even fetched. All is written before the unit that
-takes the message. If the process dies between the two, what was written is in nobody's way; the message comes again and
-finds it. Who may send files is decided before anything comes here.
+A picture goes to the media folder, and to the workspace if the agent has one. Any other file goes to the workspace
+only. So does a picture that is too large to be shown. Without a workspace such a file is not even fetched. All is
+written before the unit that takes the message. If the process dies between the two, the files do no harm: the message
+comes again and finds them. Who may send files is decided before anything comes here.
 """
 
 from __future__ import annotations

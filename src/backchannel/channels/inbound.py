@@ -1,7 +1,7 @@
-"""Inbound: an event of a channel becomes a run, a note or a command, in one unit, or is ignored.
+"""Inbound events: each becomes a run, a note, a command, or nothing, in one unit.
 
 The rules are in `core/policy/inbound.py`, the unit is in the store. This joins them with the settings of the channel
-and the parts of the gateway. Who may post to a channel is for the channel to check.
+and the parts of the gateway. The channel itself checks who may post to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What keeps a connection going: it is started again when it fails, for ever, after pauses that grow; and how it is."""
+"""Connections of channels: each is restarted after a failure, with a growing pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The channels of a configuration, and the life of every channel: started with the gateway, kept going, stopped.
+"""The channels of a configuration: made, started with the gateway, kept going, and stopped.
 
 A new platform is a file, or a folder, with a `Channel`, its settings in `config/schema_doors.py`, and a line in
 `ADAPTERS`.

@@ -1,4 +1,4 @@
-"""The configuration: what can be set, how it is read and checked, and what holds when nothing is said."""
+"""The configuration: its settings, how it is read and checked, and its defaults."""
 
 from backchannel.config.agents import AgentSettings, agent
 from backchannel.config.checks import Surroundings

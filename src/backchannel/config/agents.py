@@ -1,4 +1,4 @@
-"""The agents of a configuration: completed once, and each one's settings with the defaults merged in.
+"""The agents of a configuration, each with the defaults merged into its settings.
 
 What an agent says itself wins over `agents.defaults`, and that over `tools`. One thing adds up instead:
 `tools.deny` holds for every agent, so that a tool denied there stays denied.

@@ -1,4 +1,4 @@
-"""Rules that no single setting can break: names that must exist, secrets that must differ, and warnings.
+"""Rules across settings: names that must exist, secrets that must differ, and warnings.
 
 Each rule is a function from the settings to its issues; `check_rules` runs them all. An error stops a
 start; a warning is about what works and is seldom meant.

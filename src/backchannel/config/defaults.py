@@ -1,4 +1,4 @@
-"""What holds when nothing is said: which model agents use that name none; and the starter file of `backchannel init`.
+"""Defaults: the model of agents that name none, and the starter file of `backchannel init`.
 
 A key in the environment decides, then a local Ollama, then the built-in demo model. Only the look for
 Ollama touches the network, and only when no key is set; loading a configuration never does.

@@ -1,4 +1,4 @@
-"""What a check of the configuration found, and how it is reported.
+"""Findings of a check of the configuration, and their report.
 
 A `ConfigFinding` says where (path and line), what came and what would work. Errors stop a start; warnings
 are shown and logged.

@@ -1,4 +1,4 @@
-"""What a cron job may be: the same for one of the configuration and for one that is added or changed at run time.
+"""Rules for cron jobs, the same for configured jobs and jobs added at run time.
 
 A job is listed together with all others, again and again, so nothing in it may be as long as a whole request. Rows of
 older gateways may hold more, and are listed all the same.

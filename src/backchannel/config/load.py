@@ -1,9 +1,17 @@
 """Loading a configuration: read, substitute, check everything, complete.
 
-The steps, in order: JSON5 with lines (`source`), older names (`openclaw/settings`), `${NAME}` and what the
-environment overrides, each setting by its type (`validation`), what settings say about each other (`checks`),
-instruction files, what was left open (`agents.complete`), and programs that are missing (`programs`). All findings of
-a step are reported together; a step with errors is the last. Nothing here touches the network.
+The steps, in order:
+
+1. Read JSON5 with lines (`source`).
+2. Rename older settings (`openclaw/settings`).
+3. Put in `${NAME}` and the overrides of the environment.
+4. Check each setting by its type (`validation`).
+5. Check settings against each other (`checks`).
+6. Read instruction files.
+7. Complete what was left open (`agents.complete`).
+8. Look for missing programs (`programs`).
+
+All findings of a step are reported together; a step with errors is the last. Nothing here touches the network.
 """
 
 from __future__ import annotations

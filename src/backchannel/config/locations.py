@@ -1,4 +1,4 @@
-"""Where the state folder and the configuration file are, and how files with secrets in them are written."""
+"""Places of the state folder and the configuration file, and the writing of secret files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The programs of MCP servers: whether they are installed here, and whether a sandbox would see them.
+"""Programs of MCP servers: checks that they are installed and visible in a sandbox.
 
-A server that cannot start is found out about in the middle of a run; what can be known before is warned of.
+Without these warnings, a run would find out that its server cannot start.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Schedules of cron jobs: how they are written, and when they come next.
+"""Schedules of cron jobs: their three forms, and the next time of each.
 
 Three forms: five fields as crontabs have them (`0 9 * * *`), an interval (`every 10m`), and one moment (an ISO time).
-Everything here is counted in milliseconds since 1970; a time zone matters to the first and to an ISO time without an
-offset. It stands here and not in the core because the rules of a time zone are read from files.
+Everything here is counted in milliseconds since 1970. A time zone matters to the first form, and to an ISO time without
+an offset. This module is not in the core because the rules of a time zone are read from files.
 
-Where clocks are changed, a time of day that is skipped comes right after the gap, and one that happens twice comes the
+Where clocks are changed, a time of day that is skipped comes right after the gap. One that happens twice comes the
 first time only. Fields whose hour is `*` follow real time instead: every hour is every hour, on such days too.
 """
 

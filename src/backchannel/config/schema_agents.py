@@ -1,4 +1,4 @@
-"""The settings of agents, of the tools they have, and of the MCP servers that bring them more."""
+"""Settings of agents, of their tools, and of MCP servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of everything through which messages come and go: gateway, channels, cron, hooks."""
+"""Settings of the doors: gateway, channels, cron, hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a configuration: from a file as JSON5 with lines, or from a mapping an embedding program gives.
+"""The source of a configuration: a JSON5 file with lines, or a program's mapping.
 
 The parser gives values without places. `scan` finds where each setting stands in the text: see `Positions`.
 """

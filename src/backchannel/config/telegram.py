@@ -1,4 +1,4 @@
-"""What cannot work in the settings of a Telegram bot, though each of them is well formed."""
+"""Checks of a Telegram bot's settings that are well formed but cannot work."""
 
 from __future__ import annotations
 

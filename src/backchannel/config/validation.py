@@ -1,7 +1,7 @@
-"""Checking settings against the schema, one by one, so that all that is wrong is reported at once.
+"""Validation: each setting is checked against the schema, and all errors are reported at once.
 
 `msgspec` converts and would stop at its first error, without a line and without a suggestion. This walk
-visits each setting with its type, and the conversion then cannot fail. A `Kind` is such a type taken apart; the
+visits each setting with its type, and the conversion then cannot fail. A `SettingKind` is such a type taken apart; the
 reference is made from it too.
 """
 

@@ -1,1 +1,1 @@
-"""OpenClaw and its older generations: their sessions read and written, and their configurations read as ours."""
+"""OpenClaw's files: sessions read and written, and configurations read as ours."""

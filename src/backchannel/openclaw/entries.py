@@ -1,15 +1,15 @@
 """Entries of `sessions.json`, of every generation, read as sessions under keys of ours.
 
-The file is one object, `{<key>: entry}`. A field of a wrong type is left out with a remark; only what makes a session
-impossible to keep (no id, an id that is no file name, a key that cannot be had here) makes an entry be skipped.
+The file is one object, `{<key>: entry}`. A field of a wrong type is left out with a remark. An entry is skipped only if
+its session cannot be kept: no id, an id that is no file name, or a key that is impossible here.
 
 Keys are read thus:
 
-    agent:main:discord:group:9   today's, taken as it is
-    discord:group:9, cron:x      a bare key of the agent in whose folder it stands
-    surface:group:9, group:9     the oldest groups: the channel is the one recorded for the session
-    +4912345, telegram:12345     the oldest direct chats: the agent's direct chat, by the settings here
-    global, unknown              reserved; `global` is the main session where session.scope is global
+    agent:main:discord:group:9   today's, taken as it is.
+    discord:group:9, cron:x      a bare key of the agent in whose folder it stands.
+    surface:group:9, group:9     the oldest groups: the channel is the one recorded for the session.
+    +4912345, telegram:12345     the oldest direct chats: the agent's direct chat, by the settings here.
+    global, unknown              reserved; `global` is the main session where session.scope is global.
 
 A direct chat that would share a key with another session of the folder has a `spare` key, made of the person alone. A
 session whose key is another session's here gets one that only it can have, `agent:<id>:imported:<sessionId>`.

@@ -1,4 +1,4 @@
-"""An export: sessions and their transcripts in the form of OpenClaw, as `backchannel import` reads it too.
+"""An export: sessions and transcripts in OpenClaw's form, as `backchannel import` reads it.
 
 The gateway is asked a page at a time, and asked again where it was restarted in between. Each session is written as
 it was when it was listed. A file is complete or not there; `sessions.json` comes last, so it never names a transcript

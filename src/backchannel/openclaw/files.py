@@ -1,7 +1,7 @@
-"""The files of another program's state folder: found, opened with care, and read a line at a time.
+"""Files of another program's state folder: found, opened with care, read by lines.
 
 Nothing outside the folder is ever read: not through a path in an entry, not through a symbolic link. A line that is too
-long is passed over without being kept, so a transcript costs the same memory however large it is.
+long is skipped without being kept, so a transcript costs the same memory however large it is.
 """
 
 from __future__ import annotations

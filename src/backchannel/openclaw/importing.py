@@ -1,4 +1,4 @@
-"""An import: the sessions of another program's folder are read, offered to the store one after the other, and reported.
+"""An import: the sessions of another program's folder, read and offered to the store.
 
 The store decides what becomes of them (`storage/units/imports.py`); a `DryRun` stands in for it when nothing is to be
 written. Only one batch of messages is in memory at a time, however long a transcript is.

@@ -4,8 +4,8 @@
     {"type": "message", "timestamp", "message": {…}}                                    before lines had ids
     {role, content, …}                                                                  before they had more, and ours
 
-Summaries and what extensions said to the model become notes. What is no message (a change of the model, the state of an
-extension) is only counted. A transcript with branches is read in the order in which it was written.
+Summaries and messages of extensions to the model become notes. Other lines (a change of the model, the state of an
+extension) are only counted. A transcript with branches is read in the order in which it was written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rewriting a configuration file to today's names: planned and shown first, then stored beside a backup.
+"""Migration of a configuration file to today's names: planned, shown, stored beside a backup.
 
 Nothing is planned on trust: the new text is read again, and must say under today's names what the old one said.
-A crash at any moment leaves the old file or the new one, whole, and never a backup that is not.
+A crash at any moment leaves the old file or the new one, whole, and never a partial backup.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Making the moves of `settings` in the text of a configuration, comments and all.
+"""Rewriting of a configuration's text to today's names, with its comments kept.
 
 `Layout` is a JSON5 text as a tree that can be changed and written again: what is not touched stays as it was. A comment
 belongs to the setting that follows it or, when it ends a line, to the setting before it. What stands before a closing
 bracket belongs to the group.
 
 `rewrite` takes settings out first, the last one first, and then puts them where they stand today. A group that is left
-empty goes away; its comments go with the setting that left it last, which is the first one in the file. An older
-top-level group keeps its place in the file for what comes instead of it.
+empty goes away. Its comments go with the setting that left it last, which is the first one in the file. An older
+top-level group keeps its place in the file for its replacement.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Configurations of older generations: what each of their settings is called today.
+"""Settings of older generations, and their names today.
 
-Older files are read as they are. `modernise` puts every setting where it stands today, so that the schema
-knows one name for each, and notes each move: each is a warning, and `migrating` makes the same moves in
-the text. Where a setting is given under its new name too, that one holds. `origins` leads from today's path
-back to the one in the file, because errors name what was written.
+Older files are read as they are. `modernise` puts every setting where it stands today, so that the schema knows one
+name for each. It notes each move as a warning, and `migrating` makes the same moves in the text. Where a setting is
+given under its new name too, that one holds. `origins` leads from today's path back to the one in the file, because
+errors name what was written.
 
-| older | today |
-|---|---|
-| `match.surface`, then `match.provider`, in `session.sendPolicy.rules[]` and `bindings[]` | `match.channel` |
-| `agent.…` | `agents.defaults.…` |
-| `agent.subagents.tools` | `tools.subagents.tools` |
-| `routing.agents.<id>` | the entry of `agents.list[]` with that id |
-| `routing.agentToAgent` | `tools.agentToAgent` |
-| `routing.bindings` | `bindings` |
-| `dmPolicy: "pairing"` in `channels.<name>` | `pairing: true`; `"allowlist"` is what holds without it |
+The moves, older name first:
+
+- `match.surface`, then `match.provider`, in `session.sendPolicy.rules[]` and `bindings[]`: `match.channel`.
+- `agent.…`: `agents.defaults.…`.
+- `agent.subagents.tools`: `tools.subagents.tools`.
+- `routing.agents.<id>`: the entry of `agents.list[]` with that id.
+- `routing.agentToAgent`: `tools.agentToAgent`.
+- `routing.bindings`: `bindings`.
+- `dmPolicy: "pairing"` in `channels.<name>`: `pairing: true`. `"allowlist"` is what holds without it.
 """
 
 from __future__ import annotations

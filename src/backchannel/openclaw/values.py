@@ -1,4 +1,4 @@
-"""Values out of JSON that another program wrote: each is what it should be, or is taken as absent."""
+"""Values of another program's JSON: each has its expected type, or counts as absent."""
 
 from __future__ import annotations
 

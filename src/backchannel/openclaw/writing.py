@@ -1,6 +1,6 @@
-"""Sessions and messages as OpenClaw writes them, such that `entries` and `lines` read the same values again.
+"""Sessions and messages as OpenClaw writes them; `entries` and `lines` read them back.
 
-What it has no name for (`runId`, `label`, `createdAt`) is written beside its own fields, which it leaves alone. A
+What OpenClaw has no name for (`runId`, `label`, `createdAt`) is written beside its own fields, which it leaves alone. A
 system message is a `custom_message` there: something that a program put before the model.
 """
 

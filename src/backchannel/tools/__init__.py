@@ -1,1 +1,1 @@
-
+"""Session tools: the functions by which agents and doors see and reach sessions."""

@@ -1,4 +1,4 @@
-"""`agents_list`: under which agents the caller may spawn."""
+"""`agents_list`: the agents under which the caller may spawn."""
 
 from __future__ import annotations
 

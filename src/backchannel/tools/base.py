@@ -1,8 +1,8 @@
-"""What a session tool is: a name, a description and parameters that a model reads, and one function.
+"""The base of a session tool: name, description, parameters, and one function.
 
 A tool is added with one file and one line of `tools/registry.py`. Every door reaches it through `SessionTools`:
-agents, WebSocket, HTTP, MCP, the command line and Python programs. Below the tool stands what tools share: who calls,
-the parts of the gateway that they work with, the ids of what a call starts, and the cursors of lists.
+agents, WebSocket, HTTP, MCP, the command line and Python programs. Below the base stands what tools share: the caller,
+the parts of the gateway that tools use, the ids of what a call starts, and the cursors of lists.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Chat commands: checked against the models and agents that there are, and carried out.
+"""Chat commands: checked against the known models and agents, and carried out.
 
-What they are is in `core/commands/commands.py`, and what each does is in the store.
+`core/commands/commands.py` lists them, and the store carries them out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sessions_history`: what was said in one session, bounded however long it is."""
+"""`sessions_history`: the messages of one session, bounded however long it is."""
 
 from __future__ import annotations
 

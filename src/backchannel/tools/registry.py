@@ -1,4 +1,4 @@
-"""The session tools: the list of them, and the one way to call them."""
+"""The list of session tools, and the one way to call them."""
 
 from __future__ import annotations
 

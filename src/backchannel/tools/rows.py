@@ -1,4 +1,4 @@
-"""Sessions, runs and deliveries as doors show them: what is not known is absent, never null."""
+"""Sessions, runs and deliveries as doors show them: unknown fields are absent, never null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sessions_send`: a message into another session, and what comes back of it."""
+"""`sessions_send`: a message to another session, and its reply."""
 
 from __future__ import annotations
 

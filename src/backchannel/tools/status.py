@@ -1,4 +1,4 @@
-"""`session_status`: how one session is doing, and what it and its children have used."""
+"""`session_status`: the state of one session, and the usage of it and its children."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which session a caller means, and whether it may know of it.
+"""Targets: the session that a caller means, if the caller may know of it.
 
-One look-up for every tool. A session that the caller may not see is refused before anything about it is told; to a
-sandboxed caller one that does not exist looks the same.
+One look-up for every tool. A session that the caller may not see is refused before anything about it is told. To a
+sandboxed caller, a session that does not exist looks the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cron: messages that come by the clock.
 
-The jobs of the configuration are taken over at each start, before any of them can fire; others are added and removed
-while the gateway runs, and stay. Firing is a matter of rows: `storage/units/cron.py`.
+The jobs of the configuration are taken over at each start, before any of them can fire. Others are added and removed
+while the gateway runs, and stay. Rows decide when a job fires: `storage/units/cron.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Hooks: what a program that posts to `/hooks` may ask for.
+"""Hooks: the requests that a program may post to `/hooks`.
 
-A hook speaks to a session of its own, `hook:<uuid>`, or to one that it names: another `hook:` key, or one that
-`hooks.allowSessionKeys` lets it name. Its reply goes nowhere, or, where it asks for it, to a channel that
+A hook speaks to a session of its own, `hook:<uuid>`, or to one that it names. It may name another `hook:` key, or a key
+that `hooks.allowSessionKeys` permits. Its reply goes nowhere, or, if it asks for that, to a channel that
 `hooks.allowDeliver` names. The door, its token and its limits are in `gateway/hooks.py`.
 """
 

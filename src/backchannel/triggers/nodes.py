@@ -1,7 +1,8 @@
-"""Nodes: devices and programs that connect under a name of their own, and speak to sessions of their own only.
+"""Nodes: devices and programs with a name and sessions of their own.
 
-A node's name is its id. Its session is `node-<id>`, and `node-<id>:<anything>` are its own too. Keys are compared as
-parsed, part by part, so no spelling (`node:`, another case, percent signs) makes one node's key another's.
+A node's name is its id. Its session is `node-<id>`, and `node-<id>:<anything>` are its own too. It speaks to no others.
+Keys are compared as parsed, part by part, so no spelling (`node:`, another case, percent signs) makes one node's key
+another's.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The workspace: the folder that an agent's tools read, write and run commands in."""
+"""The workspace: the folder in which an agent's tools read, write and run commands."""

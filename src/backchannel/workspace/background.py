@@ -1,7 +1,7 @@
-"""ShellCommands that go on in the background, and what the tool `process` tells of them.
+"""Background commands, and the tool `process` that shows and stops them.
 
 They belong to the session that started them and end with the gateway. Each has a record in the state folder, written
-before it starts: after a restart a record without an end is that of a command that ended when the gateway stopped.
+before it starts. After a restart, a record without an end belongs to a command that ended with the gateway.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Paths that stay beneath one folder, whatever lies in it and whoever changes it meanwhile.
+"""Paths that stay beneath one folder, whoever changes that folder meanwhile.
 
-A path is walked name by name, each opened relative to the folder before and never through a link, so there is no moment
-between a check and a use. No link is followed at all, also none that leads back into the folder. A file with a second
-hard link is not read, because the other name may lie outside. Devices, pipes and sockets are not opened.
+A path is walked name by name. Each name is opened relative to the folder before it and never through a link, so there
+is no moment between a check and a use. No link is followed at all, not even one that leads back into the folder. A file
+with a second hard link is not read, because the other name may lie outside. Devices, pipes and sockets are not opened.
 """
 
 from __future__ import annotations

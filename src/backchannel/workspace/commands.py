@@ -1,6 +1,6 @@
-"""What the tool `exec` does: a shell command in the workspace, in the session's sandbox if it has one.
+"""The tool `exec`: a shell command in the workspace, in the session's sandbox if any.
 
-A program at work is started under the leash, its output read as it comes, and stopped as a whole.
+The command is started under the leash. Its output is read as it comes, and it is stopped with all its children.
 """
 
 from __future__ import annotations

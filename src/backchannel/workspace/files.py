@@ -1,4 +1,4 @@
-"""What the tools `read`, `write`, `edit` and `list` do: bounded, and never outside of the workspace.
+"""The tools `read`, `write`, `edit` and `list`: bounded, and never outside the workspace.
 
 These functions block, and are run in threads. A file is written beside its place and then takes it, so that nobody ever
 sees half of it and a crash leaves either the old or the new one.

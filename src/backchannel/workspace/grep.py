@@ -1,8 +1,8 @@
-"""A search by regular expression, where there is no ripgrep: `python -I -m backchannel.workspace.grep <root> <path>
-<pattern>`.
+r"""A search program for machines without ripgrep.
 
-It is a program of its own, because a pattern can take for ever and would hold the whole process. Each match is
-`<path>\\0<line>:<text>`, as `rg --null --line-number` writes it.
+Run as `python -I -m backchannel.workspace.grep <root> <path> <pattern>`. It is a program of its own, because a pattern
+can take for ever and would hold the whole process. Each match is `<path>\0<line>:<text>`, as
+`rg --null --line-number` writes it.
 """
 
 from __future__ import annotations

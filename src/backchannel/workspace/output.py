@@ -1,7 +1,7 @@
-"""The output of a command: its beginning and its end in memory, and the whole in a file of the state folder.
+"""The output of a command: its ends in memory, and the whole in a file.
 
-However much is written, what is kept in memory is little, and the file ends at `limits.outputKb`. Nothing is written
-into the workspace, which may be somebody's own folder that the session can only read, or not even that.
+However much is written, little is kept in memory, and the file ends at `limits.outputKb`. The file is in the state
+folder and not in the workspace, which may be a person's own folder that the session cannot write.
 """
 
 from __future__ import annotations

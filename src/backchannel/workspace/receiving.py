@@ -1,4 +1,4 @@
-"""Files that people sent, put into the workspace of the agent that they wrote to.
+"""Files that people sent, stored in the workspace of the agent that they wrote to.
 
 They lie in `received`, each under a name that nothing else has. The same file again has the same path, so a message
 that comes a second time after a crash leaves no second copy. This blocks, and is run in a thread.

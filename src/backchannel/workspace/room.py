@@ -1,6 +1,6 @@
-"""How full the workspaces of sandboxed sessions are, for the tools that write there from the gateway.
+"""Room left in the workspaces of sandboxed sessions, for the tools that write there.
 
-What commands write is counted by their leash; this is the same bound for `write`, `edit` and files that people send.
+The leash counts what commands write. This is the same limit for `write`, `edit` and files that people send.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the tool `search` does: ripgrep inside a sandbox that sees the workspace alone, else a search of our own.
+"""The tool `search`: ripgrep in a sandbox of its own, or a search of ours.
 
 ripgrep follows the paths it finds, and a command of a sandboxed session could put a link there in the same instant.
-Inside a sandbox of its own there is nothing that a link could lead to. Where none can be made, our own search opens
-every file as the other tools do. Both are programs, because a pattern may take for ever.
+Inside a sandbox that sees the workspace alone there is nothing that a link could lead to. Without a sandbox, our
+own search opens every file as the other tools do. Both are programs, because a pattern may take for ever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tools of the workspace, as agents have them: `group:fs` and `group:exec`.
 
-None is on unless `tools.allow` names it. What they do to the outside they do inside the sandbox of a session that has
-one, so such a session may have them all.
+None is on unless `tools.allow` names it. In a sandboxed session they run inside the sandbox, so such a session may have
+them all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The life of one server in one place: started when it is first needed, kept, and started again when it dies.
+"""The life of one MCP server: started on first use, and restarted when it dies.
 
 One task has the connection from its beginning to its end; calls come from the tasks of runs and go through it. An
-attempt to start has `START_LIMIT_S`, which is long, because a program may have to be fetched first; what waits for it
-has `_PATIENCE_S`. After a failure there is a pause, twice as long each time, and short again once the server has stayed
-up.
+attempt to start has `START_LIMIT_S`, which is long, because a program may have to be fetched first. A run waits for the
+start no longer than `_PATIENCE_S`. After a failure there is a pause, twice as long each time, and short again once the
+server has stayed up.
 
     starting ──► up ──► down, for a while ──► starting …
         └───────────────────▲

@@ -1,7 +1,7 @@
-"""What a server says it has: its tools, with names, descriptions and schemas that are fit to be shown to a model.
+"""The tool list of an MCP server, made fit for a model.
 
-All of it was written by others and is bounded: how many tools and how long a description here, schemas before, in
-`mending.py`.
+Others wrote all of it, so it is bounded. Here the number of tools and the length of descriptions are bounded; schemas
+are bounded before, in `mending.py`.
 """
 
 from __future__ import annotations

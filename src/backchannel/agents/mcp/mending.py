@@ -1,8 +1,8 @@
-"""Answers of servers, made fit for the SDK before it reads them.
+"""Repair of MCP servers' answers before the SDK reads them.
 
-The SDK refuses an answer as a whole for one thing in it that is not as the protocol says, and takes its time over an
-answer of a hundred thousand parts. So of a list of tools what a gateway has a use for is kept, and what is wrong with
-one tool costs no other; of a result so many blocks are kept, and a block of a kind that nobody knows is named.
+The SDK refuses an answer as a whole for one error in it. It also takes long over an answer of a hundred thousand parts.
+So only the fields that a gateway uses are kept of a tool list, and an error in one tool costs no other tool. Only so
+many blocks of a result are kept, and a block of an unknown kind is named.
 """
 
 from __future__ import annotations

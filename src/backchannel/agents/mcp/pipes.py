@@ -1,8 +1,8 @@
-"""A server that is a program: started, spoken to over its standard input and output, and ended with all it has started.
+"""MCP servers that are programs: started, spoken to over pipes, and ended as a whole.
 
-The transport of the SDK would do the same for a server that means well. This one bounds a line, so that a server that
-never ends one does not fill the memory; takes a line that is no message for what it is, a line for the log, where
-standard error goes too; and ends the whole tree of processes, also when the gateway is killed (`agents/leash.py`).
+The transport of the SDK would do for a server that means well. This one does three things more. It bounds a line, so
+that a server that never ends one does not fill the memory. It sends a line that is no message to the log, as it does
+standard error. It ends the whole tree of processes, also when the gateway is killed (`agents/leash.py`).
 
 Whatever a server writes, it is read in short turns. Lines that are not logged are hardly looked at, and a server that
 writes them without end is read slowly.

@@ -1,7 +1,7 @@
-"""What a server's tool gave back, as a model is shown it: text and images, of bounded size.
+"""Results of MCP tools as a model sees them: text and images of bounded size.
 
-An image is let through only if it is one, by its first bytes: one that a provider refuses would stay in the transcript
-and spoil every later request of the session.
+An image is passed on only if its first bytes say that it is one. An image that a provider refuses would stay in the
+transcript and spoil every later request of the session.
 """
 
 from __future__ import annotations

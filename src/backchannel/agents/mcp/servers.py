@@ -1,7 +1,7 @@
-"""MCP servers as a source of tools: which server an agent's settings may name, its tools, and calling them.
+"""MCP servers as a source of tools, and the calls of those tools.
 
-A server is asked for when a run of an agent begins whose `tools.allow` may name one of its tools. What it was found to
-have once stays listed while it is down; calls then say so.
+A server is started when a run begins whose agent may have one of its tools, by `tools.allow`. Once found, its tools
+stay listed while the server is down; calls then say so.
 
 A server that is a program runs on this machine for sessions that are not sandboxed, and once more in each sandbox whose
 sessions need it. One at an address is outside of every sandbox; which sessions have it is decided with all other tools.

@@ -1,4 +1,4 @@
-"""A server at an address: the HTTP transport of the SDK, with bounds on what comes back."""
+"""MCP servers at an address: the HTTP transport of the SDK, with bounded answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One bot of a channel: who it is, what it hands in, what it sends."""
+"""One bot of a channel: its identity, its inbound messages and its sends."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""An agent's Markdown as Telegram shows it: HTML of the few tags that the Bot API knows.
+"""Markdown of an agent as Telegram's HTML, with the few tags of the Bot API.
 
-Bold, italic, struck out, code, code blocks with their language, links and quotes are what they are. What Telegram does
-not have becomes what comes nearest: a heading is bold, an item of a list has a bullet or its number, a table is set
-with spaces in a code block, a line across is three dashes, a picture is a link. A quote in a quote is part of it. A
-link that Telegram would not open shows its address behind its text. Code is never bold, nor part of a link, because
-Telegram does not let it be. Everything else is text, HTML included, and nothing that can be read is left out.
+Bold, italic, struck out, code, code blocks with their language, links and quotes are what they are. Other Markdown
+becomes what comes nearest. A heading is bold. An item of a list has a bullet or its number. A table is set with spaces
+in a code block. A line across is three dashes, and a picture is a link. A quote in a quote is part of it. A link that
+Telegram would not open shows its address behind its text. Code is never bold, nor part of a link, because Telegram does
+not permit it. Everything else is text, HTML included, and nothing that can be read is left out.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _markdown = (
 def to_html(markdown: str) -> str | None:
     """Make Telegram's HTML of an agent's text; None when it is better sent as it is.
 
-    That is when there is nothing to see in it, when it would be too long that way, and when the parser would leave
-    something out: what is nested too deeply, and cells that the head of their table has no column for. A text that
-    cannot be made into HTML because of a fault in here or in the parser is sent as it is too, and the fault is logged.
+    A text is sent as it is when its HTML would show nothing, or would be too long. The same holds when the parser would
+    leave something out: deep nesting, or cells beyond the columns of their table's head. After a fault in here or in
+    the parser the text is sent as it is too, and the fault is logged.
     """
     try:
         return _made(_LINE_END.sub("\n", markdown))

@@ -1,4 +1,7 @@
-"""How Telegram measures a text: in units of UTF-16. Apart from the rest, so that no extra is needed to know it."""
+"""The length of a text for Telegram, in units of UTF-16.
+
+It is apart from the rest, so that no extra is needed to know it.
+"""
 
 from __future__ import annotations
 

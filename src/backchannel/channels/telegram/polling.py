@@ -1,12 +1,12 @@
-"""Long polling: Telegram keeps what people write until it is acknowledged, and that is when it is committed.
+"""Long polling: updates of Telegram are acknowledged once they are committed.
 
 Asking for updates from a number on acknowledges all before it. So that number moves on only when everything before it
-was handed in, or is of no use. The updates of a chat are handed in one after the other, by their numbers; those of
-different chats beside each other, so that one whose files take their time holds up no other. While the first of them is
-not done, Telegram gives the same ones again, and up to a hundred from there on: more are not begun.
+was handed in, or is of no use. The updates of one chat are handed in one after the other, by their numbers. Different
+chats go side by side, so slow files of one chat hold up no other. While the first update is not done, Telegram gives
+the same ones again, up to a hundred from there on: no more are begun.
 
-An update never ends the asking. One that cannot be taken now is handed in again for as long as it takes; one that a
-fault of ours keeps from being taken, a few times, and is then left out: it must not hold up all others for ever.
+An update never ends the polling. An update that cannot be taken now is handed in again for as long as it takes. An
+update that a fault of ours blocks is tried a few times and then skipped: it must not hold up all others for ever.
 
 When nothing is left to acknowledge the number is forgotten: after a quiet week Telegram begins to count anew.
 """

@@ -1,12 +1,12 @@
-"""An update of Telegram becomes an inbound event, and the files that came with it.
+"""Updates of Telegram, read as inbound events with their files.
 
-Only what is used is read, so that an update with something new in it is read all the same. What is no message of a
-person is left out: edits, which are not asked for, service messages, and the copies of a channel's posts that Telegram
-puts into the linked group, the bot's own among them. Of service messages only the news that a group has another id now
-is read. Telegram's own button *Start* writes `/start`, which is `/help` here, also with the parameter of a link.
+Only the fields that are used are read, so an update with new fields is read all the same. Anything but a person's
+message is skipped: edits, which are not asked for, and service messages. So are the copies of a channel's posts that
+Telegram puts into the linked group, the bot's own among them. One service message is read: the news that a group has
+another id now. Telegram's own button *Start* writes `/start`, which is `/help` here, also with the parameter of a link.
 
-A topic of a forum is a thread; the topic *General* is the group itself, because Telegram names it nowhere. Who writes
-in the name of a chat (an anonymous admin, a linked channel) is known by the id of that chat.
+A topic of a forum is a thread; the topic *General* is the group itself, because Telegram names it nowhere. A person who
+writes in the name of a chat (an anonymous admin, a linked channel) is known by the id of that chat.
 """
 
 from __future__ import annotations

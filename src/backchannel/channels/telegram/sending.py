@@ -1,12 +1,12 @@
-"""What a bot posts, edits and deletes: the parts of deliveries, and drafts.
+"""Posts, edits and deletions of a bot: the parts of deliveries, and drafts.
 
-A text is posted as HTML, and as it is when Telegram does not take the markup. An edit that changes nothing has already
-been made. One that Telegram refuses is refused here too, with the word whether the message is gone: what was to take
-its place is posted anew, which is for the outbox to begin, because a post that is not answered must not be made again.
+A text is posted as HTML, and as plain text when Telegram does not take the markup. An edit that changes nothing counts
+as made. A refused edit raises, with `DraftGone` if the message is gone. The outbox then posts the text itself, so that
+the post has its own attempt row: a post without an answer must not be repeated.
 
-Telegram asks to wait for one chat, or for the whole bot, in the same words. It is the bot when a second chat is told to
-wait while a first still does. Until a wait is over nothing is asked of that chat, in none of its topics: asking sooner
-makes Telegram's waits longer. A wait that a sign of typing meets holds up such signs only.
+Telegram asks to wait for one chat, or for the whole bot, in the same words. It is the bot when a second chat must wait
+while a first still does. Until a wait is over nothing is sent to that chat, in none of its topics: asking sooner makes
+Telegram's waits longer. A wait that a typing sign meets holds up typing signs only.
 """
 
 from __future__ import annotations

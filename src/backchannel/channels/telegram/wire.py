@@ -1,10 +1,10 @@
-"""The calls of one bot, over aiogram, and what Telegram's answers mean to a channel.
+"""Calls of one bot over aiogram, and the meaning of Telegram's answers to a channel.
 
-    it did not take it, and never will   400, 403, 413
-    it did not take it, and may later    429, and no connection at all
-    it does not take the token           401, 404; what was to be sent may be taken later
-    the chat has another id              400 with `migrate_to_chat_id`
-    it is not known                      5xx, a broken answer, none within the time
+- 400, 403, 413: it did not take it, and never will.
+- 429, and no connection at all: it did not take it, and may later.
+- 401, 404: it does not take the token. The message may be taken later.
+- 400 with `migrate_to_chat_id`: the chat has another id.
+- 5xx, a broken answer, none within the time: it is not known.
 
 Whatever is said about a failure is without the bot's token, which stands in every address of the Bot API. Updates are
 not read as aiogram's types: one of a kind that this version of aiogram does not know would hold up all behind it.
