@@ -24,12 +24,12 @@ from backchannel.config.validation import SettingKind, kind_of
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.settings import all_fields
 from backchannel.core.shapes import describe
-from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import EVENTS, Connect
+from backchannel.gateway.table import EVENTS, METHODS
 from backchannel.gateway.ws.connections import Method
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
 from backchannel.version import PROTOCOL_VERSION
+from backchannel.wire.frames import Connect
 from backchannel.wire.rows import Row, SessionRow
 
 REFERENCE = Path(__file__).parents[1] / "reference"

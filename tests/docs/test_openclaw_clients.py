@@ -6,7 +6,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from backchannel.gateway.methods import METHODS
+from backchannel.gateway.table import METHODS
 from tests.interop.openclaw.rows import ROWS, table
 from tests.interop.openclaw.static import PAGE, served
 from tests.interop.openclaw.test_calls import EVERY

@@ -19,8 +19,7 @@ from backchannel.cli.main import app
 from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import setting_paths
 from backchannel.errors import GatewayError
-from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import EVENTS
+from backchannel.gateway.table import EVENTS, METHODS
 
 from .pages import ROOT
 

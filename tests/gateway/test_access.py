@@ -9,9 +9,9 @@ import pytest
 import structlog
 import websockets
 
-from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.table import METHODS
 from backchannel.gateway.ws.throttling import CREDENTIAL_FAILURES
+from backchannel.wire.frames import TokenScope
 
 from .client import OPERATOR, Client, Refused, opened
 from .conftest import MakeWorld, World

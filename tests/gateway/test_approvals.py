@@ -13,8 +13,8 @@ from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.messages import Role
 from backchannel.core.policy.approvals import Approval, ApprovalState
-from backchannel.gateway import approval_words
 from backchannel.gateway.app import Gateway
+from backchannel.gateway.openclaw import approval_shapes
 from tests.channels.desk import Desk, desk
 from tests.support.far_end import FarEnd
 from tests.support.gateways import ended
@@ -202,13 +202,13 @@ def test_of_a_long_call_openclaws_clients_get_more_than_fits_their_title() -> No
         id="1", call_id="r/1/0", run_id="r", session_key="agent:main:main", tool="post" * 40,
         arguments=json.dumps({"text": text}), state=ApprovalState.PENDING, created_at=1,
     )  # fmt: skip
-    shown = approval_words.asked(approval, str, 2, 0).request
+    shown = approval_shapes.asked(approval, str, 2, 0).request
     assert (len(shown.title), len(shown.description)) == (80, 512)
     assert shown.detail is not None and shown.detail.endswith('password=[redacted]"}')
-    assert violations(Shape("ApprovalGetResult"), plain(approval_words.snapshot(approval, 2, 0))) == set()
+    assert violations(Shape("ApprovalGetResult"), plain(approval_shapes.snapshot(approval, 2, 0))) == set()
 
 
-def plain(snapshot: approval_words.ApprovalSnapshot) -> Any:
+def plain(snapshot: approval_shapes.ApprovalSnapshot) -> Any:
     return {"approval": msgspec.to_builtins(snapshot)}
 
 

@@ -24,7 +24,6 @@ from backchannel.gateway.auth import (
     read_bearer,
     read_scopes,
 )
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.throttling import (
     ADDRESS_FAILURES,
     CREDENTIAL_FAILURES,
@@ -32,6 +31,7 @@ from backchannel.gateway.ws.throttling import (
     FailedAttempts,
     Proxies,
 )
+from backchannel.wire.frames import TokenScope
 from tests.support.clocks import StageClock
 
 ALL = frozenset(TokenScope)

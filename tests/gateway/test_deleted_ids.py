@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from backchannel.gateway.methods import METHODS
+from backchannel.gateway.table import METHODS
 
 from .client import OPERATOR, Client
 from .conftest import MakeWorld, World

@@ -16,9 +16,9 @@ from backchannel.core.secrets.devices import DEVICE_LIFE_MS
 from backchannel.errors import StorageFull, Unauthorized
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import TokenHolder
-from backchannel.gateway.devices import Devices, ProvenDevice
-from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.openclaw.device_login import Devices, ProvenDevice
 from backchannel.gateway.server import listening
+from backchannel.wire.frames import TokenScope
 from tests.support import databases
 from tests.support.clocks import AheadClock
 from tests.support.device import Device

@@ -14,9 +14,9 @@ from backchannel.core.messages import Message, Role, encode_message, text_conten
 from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.gateway.events.audiences import MAX_WATCHED
 from backchannel.gateway.events.subscriptions import Subscriptions, lifecycle_of
-from backchannel.gateway.protocol import number_event
 from backchannel.runtime.clocks import SystemClock
 from backchannel.runtime.events import Event, ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
+from backchannel.wire.frames import number_event
 
 from .client import Client
 from .conftest import World

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.messages import Message, Role, TextBlock, ToolCallBlock, decode_message, encode_message
-from backchannel.gateway.forwarding import line_for_people
+from backchannel.gateway.openclaw.forwarding import line_for_people
 
 from .client import Client
 from .conftest import MakeWorld

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from backchannel.core.runs import scoped_run_id
 from backchannel.errors import InvalidRequest
-from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import BadFrame, Cancel, Request, read_frame
+from backchannel.gateway.table import METHODS
 from backchannel.gateway.ws.connections import Limits
+from backchannel.wire.frames import BadFrame, Cancel, Request, read_frame
 
 from .client import Client
 from .conftest import MakeWorld, World

@@ -9,7 +9,7 @@ import pytest
 
 from backchannel.core.messages import ProvenanceKind, Role
 from backchannel.core.runs import RunKind, RunState
-from backchannel.gateway.methods import METHODS
+from backchannel.gateway.table import METHODS
 from tests.support.gateways import ended, session_of, stored, texts_of, transcript_of
 
 from .client import OPERATOR, Client, Refused, opened

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.shapes import SharedParams
-from backchannel.gateway.methods import METHODS
+from backchannel.gateway.table import METHODS
 from backchannel.gateway.ws.connections import Limits
 from tests.support.far_end import FarEnd
 from tests.support.openclaw.shapes import ANSWERS, CHAT_STATES, EVENTS, FRAMES, Shape, params_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from backchannel.gateway.protocol import show_event_head
 from backchannel.gateway.ws.websocket import OutgoingFrames
+from backchannel.wire.frames import show_event_head
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,8 @@ from docs.build.reference import render_methods, render_protocol
 from msgspec import Struct
 from msgspec.structs import fields
 
-from backchannel.gateway.methods import METHODS
 from backchannel.gateway.methods.runs import AgentAccepted
-from backchannel.gateway.protocol import EVENTS
+from backchannel.gateway.table import EVENTS, METHODS
 from backchannel.gateway.ws.connections import Method
 
 from .client import Client

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import websockets
 
-from backchannel.gateway.methods import METHODS
+from backchannel.gateway.table import METHODS
 from backchannel.gateway.ws.connections import Limits
 
 from .client import OPERATOR, Client

@@ -16,7 +16,7 @@ from backchannel.core.messages import Role, ToolCallBlock
 from backchannel.core.shapes import Params
 from backchannel.errors import GatewayError
 from backchannel.gateway.auth import InvokeParams
-from backchannel.gateway.methods import METHODS
+from backchannel.gateway.table import METHODS
 from backchannel.gateway.ws.connections import Method
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, invoke

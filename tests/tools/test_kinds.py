@@ -10,7 +10,7 @@ import pytest
 
 from backchannel.core.shapes import describe
 from backchannel.errors import InvalidRequest
-from backchannel.gateway.methods import METHODS
+from backchannel.gateway.table import METHODS
 from backchannel.tools.listing import SessionsList
 from backchannel.tools.send import SessionsSend
 

@@ -54,11 +54,11 @@ from backchannel.errors import (
 from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.fields import IdempotencyKey
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import Connect, TokenScope
 from backchannel.gateway.ws.peers import let_in
 from backchannel.gateway.ws.throttling import FailedAttempts, address_of
 from backchannel.tools.base import Caller, Until
 from backchannel.tools.registry import find_tool, invoke
+from backchannel.wire.frames import Connect, TokenScope
 
 OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"

@@ -38,7 +38,6 @@ from backchannel.errors import (
 )
 from backchannel.gateway.addressing import look_at
 from backchannel.gateway.auth import Access, InvokeParams, OriginCheck, hash_token, invoke_as
-from backchannel.gateway.devices import Devices
 from backchannel.gateway.errors import show_error
 from backchannel.gateway.events.subscriptions import Subscriptions
 from backchannel.gateway.fields import read_posted
@@ -48,14 +47,15 @@ from backchannel.gateway.metrics import CONTENT_TYPE, Metrics
 from backchannel.gateway.oauth import Resource, issuer_of
 from backchannel.gateway.openai.door import OpenAiDoor
 from backchannel.gateway.openapi import build_document
+from backchannel.gateway.openclaw.device_login import Devices
 from backchannel.gateway.page import PageDoor
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws import peers
 from backchannel.gateway.ws.connections import Connections, Limits, OpenWaits
 from backchannel.gateway.ws.peers import Peers, let_in, peer_of
 from backchannel.gateway.ws.throttling import LOCAL, FailedAttempts, Proxies, address_of
 from backchannel.gateway.ws.websocket import serve_connection
+from backchannel.wire.frames import TokenScope
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from backchannel.gateway.methods import METHODS
+from backchannel.gateway.table import METHODS
 
 from .shapes import ANSWERS, params_of, wanted
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from backchannel.core.runs import Run
 from backchannel.gateway.events.audiences import Subscriber
-from backchannel.gateway.protocol import ShownMessage
+from backchannel.wire.events import ShownMessage
 
 
 @dataclass(slots=True)

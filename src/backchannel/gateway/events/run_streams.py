@@ -12,7 +12,7 @@ from typing import NamedTuple
 from backchannel.core.commands.control_words import is_control_word
 from backchannel.core.messages import Message, Role, text_content, text_of
 from backchannel.core.runs import Run, RunState
-from backchannel.gateway.protocol import ShownMessage
+from backchannel.wire.events import ShownMessage
 
 _BETWEEN = "\n\n"
 """What stands between two parts that are shown as one text."""

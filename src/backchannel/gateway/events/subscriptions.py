@@ -38,21 +38,14 @@ from backchannel.core.policy.approvals import Approval
 from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut
-from backchannel.gateway.approval_words import asked, resolved
 from backchannel.gateway.events.audiences import Audiences, Subscriber
 from backchannel.gateway.events.held_ends import HeldEnd, HeldEnds
-from backchannel.gateway.events.places import placed
 from backchannel.gateway.events.run_streams import ChatPiece, RunStream, shown
 from backchannel.gateway.events.session_news import LookUp, SessionNews, unknown_session
 from backchannel.gateway.events.unanswered import UnansweredRequests
-from backchannel.gateway.forwarding import line_for_people
-from backchannel.gateway.protocol import (
-    AgentEvent,
-    ChatEvent,
-    SessionMessage,
-    ShownMessage,
-    show_event_head,
-)
+from backchannel.gateway.openclaw.approval_shapes import asked, resolved
+from backchannel.gateway.openclaw.forwarding import line_for_people
+from backchannel.gateway.openclaw.places import placed
 from backchannel.runtime.events import (
     Event,
     Hub,
@@ -64,6 +57,8 @@ from backchannel.runtime.events import (
     ToolStarted,
 )
 from backchannel.tools.rows import show_approval, show_delivery
+from backchannel.wire.events import AgentEvent, ChatEvent, SessionMessage, ShownMessage
+from backchannel.wire.frames import show_event_head
 
 
 class Subscriptions:

@@ -24,9 +24,9 @@ from backchannel.gateway.errors import MCP_AT, show_error
 from backchannel.gateway.fields import read_idempotency_key
 from backchannel.gateway.openai.door import SESSION_HEADER
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import TokenScope
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, find_tool
+from backchannel.wire.frames import TokenScope
 
 if TYPE_CHECKING:
     from backchannel.gateway.mcp.http import McpHttp

@@ -45,7 +45,7 @@ from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.records import McpCall
 from backchannel.errors import NotFound, ShuttingDown
 from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, read_call_id
-from backchannel.gateway.protocol import KEEP_ALIVE_S
+from backchannel.wire.frames import KEEP_ALIVE_S
 
 RETRY_MS = 5000
 """When a client comes back after its stream broke. The official ones try twice, so a restart may take twice as long."""

@@ -12,13 +12,21 @@ from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.gateway.addressing import resolve
-from backchannel.gateway.approval_words import ALWAYS, DENY, KIND, ApprovalAsked, ApprovalSnapshot, asked, snapshot
 from backchannel.gateway.auth import APPROVALS
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
+from backchannel.gateway.openclaw.approval_shapes import (
+    ALWAYS,
+    DENY,
+    KIND,
+    ApprovalAsked,
+    ApprovalSnapshot,
+    asked,
+    snapshot,
+)
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import show_approval
 from backchannel.wire.answers import ApprovalAnswered, ApprovalsListed
+from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import ApprovalRow
 
 _LISTED, _MOST_LISTED = 50, 500

@@ -17,9 +17,9 @@ from backchannel.errors import UnknownModel
 from backchannel.gateway.addressing import known_agent
 from backchannel.gateway.condition import named_models
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import NAMED_PER_AGENT, AgentForgotten, AgentsListed, IdFound
+from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import AgentDetails, AgentModel, AgentShown, AgentSubagents, AgentTool
 from backchannel.workspace.tools import COMMANDS, FILES
 

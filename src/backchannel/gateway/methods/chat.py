@@ -23,10 +23,10 @@ from backchannel.gateway.fields import (
     read_images,
     read_thinking,
 )
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.storage.ids import new_id
 from backchannel.wire.answers import ChatAborted, ChatStarted
+from backchannel.wire.frames import TokenScope
 
 
 class ChatSendParams(SharedParams, frozen=True, kw_only=True):

@@ -15,7 +15,8 @@ from backchannel.core.runs import MAX_RUN_S, Run, RunKind, RunState
 from backchannel.core.shapes import Params, SharedParams
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest, JobExists
-from backchannel.gateway.cron_words import (
+from backchannel.gateway.events.subscriptions import error_of
+from backchannel.gateway.openclaw.job_shapes import (
     DeliveryGiven,
     JobName,
     JobPatch,
@@ -34,12 +35,11 @@ from backchannel.gateway.cron_words import (
     show_payload,
     show_schedule,
 )
-from backchannel.gateway.events.subscriptions import error_of
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.storage.units.cron import ListedJob
 from backchannel.tools.rows import duration_ms
 from backchannel.wire.answers import JobFired, JobNotFired, JobRemoved
+from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.jobs import DeliveryPreview, JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
 from backchannel.wire.rows import JobDeliverShown, JobShown, LastRun
 

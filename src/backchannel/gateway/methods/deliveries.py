@@ -16,11 +16,11 @@ from backchannel.core.text import quoted
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
 from backchannel.gateway.fields import IdempotencyKey, NothingAttached, read_content
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import show_receipt
 from backchannel.wire.answers import DeliveriesListed, DeliveriesMended, NotMended
+from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import ReceiptRow
 
 Mend = Callable[[str], Awaitable[Receipt]]

@@ -17,12 +17,12 @@ from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import resolve
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.listing import active_since
 from backchannel.tools.rows import Rows, name_of, show_receipt
 from backchannel.wire.answers import ExchangeFound
+from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import ExchangeShown, PartyShown
 
 _LISTED, _MOST_LISTED = 50, 200

@@ -15,10 +15,10 @@ from backchannel.core.sessions import OpenedSession, Session
 from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import find_session_or_main
-from backchannel.gateway.events.places import placed_all
+from backchannel.gateway.openclaw.places import placed_all
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
+from backchannel.wire.frames import TokenScope
 
 LISTED, _MOST_LISTED = 200, 1000
 _PENDING_SHOWN = 100

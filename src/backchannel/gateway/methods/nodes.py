@@ -17,10 +17,10 @@ from backchannel.errors import Forbidden
 from backchannel.gateway.fields import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import shown_state
 from backchannel.gateway.methods.history import ChatHistory, read_history
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.triggers import nodes
 from backchannel.wire.answers import ChatStarted
+from backchannel.wire.frames import SharedNoParams, TokenScope
 
 
 class NodeMessageParams(Params, frozen=True, kw_only=True):

@@ -18,9 +18,9 @@ from backchannel.errors import InvalidRequest, MainSessionKept, ScopeMissing
 from backchannel.gateway.addressing import check_agent, resolve
 from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.methods.sessions import changed
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import SessionPatched
+from backchannel.wire.frames import TokenScope
 
 _ADMINS = ("display_name", "send_policy", "verbose_level", "elevated_level")
 _ONLY_CONFIGURED = (

@@ -30,11 +30,11 @@ from backchannel.gateway.fields import (
     read_thinking,
 )
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
 from backchannel.wire.answers import RunShown, RunsListed, RunWaited, TerminalReply, TimelineShown
+from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import TimelineEntry
 
 MAX_WAIT_MS = 24 * 3600 * 1000

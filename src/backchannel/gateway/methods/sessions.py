@@ -22,7 +22,6 @@ from backchannel.gateway.addressing import (
     operator_keys,
     resolve,
 )
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import preview, title_of
@@ -35,6 +34,7 @@ from backchannel.wire.answers import (
     SessionPatched,
     SessionRows,
 )
+from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import ModelShown, SessionRow
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64

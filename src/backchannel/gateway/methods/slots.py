@@ -11,9 +11,9 @@ from backchannel.core.shapes import Params
 from backchannel.core.text import made_visible, one_line, quoted
 from backchannel.errors import SlotNotFound
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import SlotEnded, SlotsListed
+from backchannel.wire.frames import NoParams, TokenScope
 
 _WHAT_SHOWN = 120
 _MOST_LISTED = 500

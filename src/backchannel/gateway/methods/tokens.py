@@ -14,10 +14,10 @@ from backchannel.errors import InvalidRequest, TokenNotFound
 from backchannel.gateway.addressing import check_agent, no_session, resolve
 from backchannel.gateway.auth import OPERATOR_TOKEN_ID, hash_token, new_token, read_scopes, show_scopes
 from backchannel.gateway.fields import Label
-from backchannel.gateway.protocol import NoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.triggers.nodes import is_node
 from backchannel.wire.answers import TokenMade, TokenRevoked, TokensListed
+from backchannel.wire.frames import NoParams, TokenScope
 from backchannel.wire.rows import TokenDevice, TokenShown
 
 

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from backchannel.core.shapes import Params
 from backchannel.gateway.auth import InvokeParams, caller_of, has_tool, invoke_as
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import Caller
 from backchannel.tools.targets import explain
 from backchannel.wire.answers import Explanation, ToolInvoked
+from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import DecisionExplained
 
 

@@ -33,9 +33,9 @@ from backchannel.gateway.openai import chat, input_items, reading, responses
 from backchannel.gateway.openai.following import Pause, describe_failure, follow, show_failure, wait_ended
 from backchannel.gateway.openai.reading import Utterance, build_question
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import OpenWaits
 from backchannel.tools.base import hash_request
+from backchannel.wire.frames import TokenScope
 
 SESSION_HEADER = "x-backchannel-session"
 REPEATED_WITHIN_MS = 60_000

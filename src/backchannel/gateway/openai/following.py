@@ -17,10 +17,10 @@ from backchannel.core.commands.control_words import is_control_word
 from backchannel.core.runs import Run, RunState
 from backchannel.gateway.errors import NO_RETRY
 from backchannel.gateway.events.subscriptions import error_of
-from backchannel.gateway.protocol import KEEP_ALIVE_S
 from backchannel.gateway.ws.connections import OpenWaits
 from backchannel.runtime.events import Event, ListenerWants, ReplyGrew
 from backchannel.runtime.runtime import Runtime
+from backchannel.wire.frames import KEEP_ALIVE_S
 
 _WAIT_S = 3600.0
 

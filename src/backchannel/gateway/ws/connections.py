@@ -21,21 +21,15 @@ from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.shapes import Params, SharedParams, bad_params
 from backchannel.errors import Forbidden, InvalidRequest, ScopeMissing, ShuttingDown, Unavailable
 from backchannel.gateway.auth import Access, TokenHolder
-from backchannel.gateway.devices import Devices
 from backchannel.gateway.events.audiences import Subscriber
 from backchannel.gateway.events.subscriptions import Subscriptions
+from backchannel.gateway.openclaw.device_login import Devices
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import (
-    KEEP_ALIVE_S,
-    Policy,
-    Shutdown,
-    Tick,
-    TokenScope,
-    show_event_head,
-)
 from backchannel.gateway.ws.peers import Peer
 from backchannel.gateway.ws.throttling import FailedAttempts
 from backchannel.runtime.events import Event, Hub
+from backchannel.wire.events import Shutdown, Tick
+from backchannel.wire.frames import KEEP_ALIVE_S, Policy, TokenScope, show_event_head
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)

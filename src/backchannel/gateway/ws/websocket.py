@@ -40,16 +40,18 @@ from backchannel.errors import (
 )
 from backchannel.gateway.addressing import check_agent
 from backchannel.gateway.auth import NodeSays, TokenHolder
-from backchannel.gateway.devices import DeviceTokenIssued, ProvenDevice, prove
-from backchannel.gateway.forwarding import OPENCLAW
-from backchannel.gateway.methods import METHODS
-from backchannel.gateway.protocol import (
-    CAPABILITIES,
-    EVENTS,
-    NODE_EVENTS,
+from backchannel.gateway.openclaw.device_login import DeviceTokenIssued, ProvenDevice, prove
+from backchannel.gateway.openclaw.forwarding import OPENCLAW
+from backchannel.gateway.table import CAPABILITIES, EVENTS, METHODS, NODE_EVENTS
+from backchannel.gateway.ws.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
+from backchannel.gateway.ws.peers import Peer
+from backchannel.triggers.nodes import choose_node
+from backchannel.version import PROTOCOL_VERSION, __version__
+from backchannel.wire.answers import NAMED_PER_AGENT, SessionDefaults
+from backchannel.wire.events import Challenge
+from backchannel.wire.frames import (
     BadFrame,
     Cancel,
-    Challenge,
     Connect,
     Request,
     TokenScope,
@@ -60,11 +62,6 @@ from backchannel.gateway.protocol import (
     show_error,
     show_event_head,
 )
-from backchannel.gateway.ws.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
-from backchannel.gateway.ws.peers import Peer
-from backchannel.triggers.nodes import choose_node
-from backchannel.version import PROTOCOL_VERSION, __version__
-from backchannel.wire.answers import NAMED_PER_AGENT, SessionDefaults
 
 log = structlog.get_logger(__name__)
 

@@ -8,18 +8,18 @@ from typing import Any
 from backchannel.core.shapes import SharedParams
 from backchannel.gateway.condition import Amounts, examine
 from backchannel.gateway.methods.channels import channel_states
-from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
-from backchannel.gateway.summaries import (
+from backchannel.gateway.openclaw.summaries import (
     agents_health,
     cli_projection,
     heartbeat_summary,
     sessions_counted,
     sessions_summary,
 )
+from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 from backchannel.wire.answers import Health, Status
+from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import GatewayState
 from backchannel.wire.summaries import TasksSummary
 

@@ -23,9 +23,9 @@ from backchannel.gateway.methods.catalog import (
     models_list,
 )
 from backchannel.gateway.methods.history import LISTED, ChatHistory, read_history, session_or_main
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import SessionFound
+from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import ModelShown, SessionRow
 
 _SHORTEST = 1024

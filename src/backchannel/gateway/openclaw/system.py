@@ -8,9 +8,9 @@ import shutil
 from typing import Any
 
 from backchannel.core.shapes import Answer
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
+from backchannel.wire.frames import SharedNoParams, TokenScope
 
 
 class SystemInfo(Answer, frozen=True, kw_only=True, omit_defaults=False):

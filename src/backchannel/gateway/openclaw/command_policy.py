@@ -11,8 +11,8 @@ from backchannel.core.policy.approvals import asks
 from backchannel.core.shapes import Answer
 from backchannel.core.text import matches
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
+from backchannel.wire.frames import SharedNoParams, TokenScope
 
 _EXEC = "exec"
 

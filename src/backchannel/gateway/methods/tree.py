@@ -13,11 +13,11 @@ from backchannel.core.shapes import Params
 from backchannel.core.text import shown_name
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.rows import Rows, name_of
 from backchannel.tools.status import show_spawn
 from backchannel.wire.answers import Trees
+from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import TreeNode
 
 _SHOWN, _MOST_SHOWN = 200, 1000

@@ -9,10 +9,10 @@ from backchannel.core.policy.pairing import MOST_PENDING, PAIRING_LIFE_MS, Pairi
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.auth import PAIRING
-from backchannel.gateway.methods.inventory import accounts_of
 from backchannel.gateway.methods.pairing import PairingCodeParams, pairing_approve
-from backchannel.gateway.protocol import TokenScope
+from backchannel.gateway.openclaw.inventory import accounts_of
 from backchannel.gateway.ws.connections import Call, Method
+from backchannel.wire.frames import TokenScope
 
 _MOST_LISTED = 500
 

@@ -19,12 +19,12 @@ from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.openclaw.entries import imported_key
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
 from backchannel.wire.answers import ListedTranscript, Rebuilt, TranscriptsListed
+from backchannel.wire.frames import TokenScope
 
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53

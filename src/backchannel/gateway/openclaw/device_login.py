@@ -26,8 +26,8 @@ from backchannel.core.secrets.devices import SIGNED_MS, DeviceToken, operators_p
 from backchannel.core.text import stored_name
 from backchannel.errors import Unauthorized, Unavailable
 from backchannel.gateway.auth import OPERATOR_TOKEN_ID, TOKEN_PREFIX, TokenHolder, expand_scopes, hash_token
-from backchannel.gateway.protocol import Connect
 from backchannel.storage.store import Store
+from backchannel.wire.frames import Connect
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import TokenNotFound
 from backchannel.gateway.auth import PAIRING
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
+from backchannel.wire.frames import SharedNoParams, TokenScope
 
 _ROLE = "operator"
 

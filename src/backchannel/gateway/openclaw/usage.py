@@ -11,8 +11,8 @@ from msgspec import Meta
 from backchannel.core.records import DAY_MS, DayUsed
 from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import known_agent
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
+from backchannel.wire.frames import SharedNoParams, TokenScope
 
 _DAYS, _MOST_DAYS = 30, 3660
 

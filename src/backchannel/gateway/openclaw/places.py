@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from backchannel.core.messages import Role
-from backchannel.gateway.forwarding import line_for_people
+from backchannel.gateway.openclaw.forwarding import line_for_people
 
 
 class _Line(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,18 +10,15 @@ too take `SharedParams`, which ignore unknown ones: its clients send what means 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from backchannel.core.messages import Block, Role
 from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import InvalidRequest
-from backchannel.gateway.approval_words import ApprovalAsked, ApprovalResolved
-from backchannel.wire.rows import ApprovalRow, DeliveryRow, SessionRow
 
 MAX_REQUEST_ID_LENGTH = 256
 KEEP_ALIVE_S = 15.0
@@ -217,102 +214,3 @@ class Policy(Answer, frozen=True, kw_only=True):
     max_payload: int
     max_buffered_bytes: int
     tick_interval_ms: int
-
-
-# Events
-
-
-class Challenge(Answer, frozen=True, kw_only=True):
-    """The first thing that a client gets; a device signs the nonce, and other clients need not look at it."""
-
-    nonce: str
-    ts: int
-
-
-class ShownMessage(Answer, frozen=True, kw_only=True):
-    """A message as `chat` events carry it."""
-
-    role: Role
-    content: tuple[Block, ...]
-    timestamp: int
-
-
-class ChatEvent(Answer, frozen=True, kw_only=True):
-    """How a person's message is being answered; it carries what the run says, or all that it has said so far."""
-
-    run_id: str
-    session_key: str
-    agent_id: str
-    seq: int
-    state: str
-    delta_text: str | None = None
-    replace: bool | None = None
-    """Whether the text takes the place of that of the delta before: the run says something else now."""
-    message: ShownMessage | None = None
-    error_message: str | None = None
-    stop_reason: str | None = None
-
-
-class AgentEvent(Answer, frozen=True, kw_only=True):
-    """What an agent does: its life cycle, its text, its thoughts, its tools."""
-
-    run_id: str
-    session_key: str
-    seq: int
-    stream: str
-    ts: int
-    data: dict[str, Any]
-
-
-class SessionsChanged(Answer, frozen=True, kw_only=True):
-    """A session's row changed, or the session is gone."""
-
-    session_key: str
-    agent_id: str
-    reason: str
-    ts: int
-    session_id: str | None = None
-    active_run_ids: list[str] | None = None
-    session: SessionRow | None = None
-
-
-class SessionMessage(Answer, frozen=True, kw_only=True):
-    """A message entered a transcript."""
-
-    session_key: str
-    agent_id: str
-    session_id: str
-    message_id: str
-    message_seq: int
-    message: Raw
-
-
-class Tick(Answer, frozen=True, kw_only=True):
-    """A sign of life."""
-
-    ts: int
-
-
-class Shutdown(Answer, frozen=True, kw_only=True):
-    """The gateway stops; the connection is closed next."""
-
-    reason: str
-
-
-EVENTS: Mapping[str, type[Answer]] = {
-    "connect.challenge": Challenge,
-    "agent": AgentEvent,
-    "chat": ChatEvent,
-    "sessions.changed": SessionsChanged,
-    "session.message": SessionMessage,
-    "delivery": DeliveryRow,
-    "approval": ApprovalRow,
-    "plugin.approval.requested": ApprovalAsked,
-    "plugin.approval.resolved": ApprovalResolved,
-    "tick": Tick,
-    "shutdown": Shutdown,
-}
-"""Every event, and what it carries."""
-CAPABILITIES = ("published-model-catalog",)
-"""What OpenClaw's clients ask for before they call: here, that `models.list` is the whole answer."""
-NODE_EVENTS = ("connect.challenge", "chat", "tick", "shutdown")

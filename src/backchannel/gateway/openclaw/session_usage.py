@@ -16,8 +16,7 @@ from backchannel.core.shapes import SharedParams
 from backchannel.core.usage_sums import UsedInTime
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session, known_agent
-from backchannel.gateway.protocol import TokenScope
-from backchannel.gateway.usage_words import (
+from backchannel.gateway.openclaw.usage_shapes import (
     SessionsUsage,
     SessionUsage,
     UsagePoint,
@@ -28,6 +27,7 @@ from backchannel.gateway.usage_words import (
     show_usage,
 )
 from backchannel.gateway.ws.connections import Call, Method
+from backchannel.wire.frames import TokenScope
 
 _RANGES = {"7d": 7, "30d": 30, "90d": 90, "1y": 365, "all": 36_500}
 _LISTED, _MOST_LISTED, _POINTS = 50, 1000, 200

@@ -12,9 +12,9 @@ from msgspec import field
 
 from backchannel.config.schedules import show_moment
 from backchannel.core.shapes import Answer
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
+from backchannel.wire.frames import SharedNoParams, TokenScope
 
 
 class EmptyAnswer(Answer, frozen=True, kw_only=True, omit_defaults=False):

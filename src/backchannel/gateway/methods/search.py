@@ -14,8 +14,8 @@ from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.methods.sessions import row_of
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
+from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import SessionRow
 
 _MOST_SESSIONS = 200

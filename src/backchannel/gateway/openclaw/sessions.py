@@ -25,9 +25,9 @@ from backchannel.gateway.addressing import (
 )
 from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, digest_of, read_model, read_thinking
 from backchannel.gateway.methods.chat import ChatSendParams, chat_send, start_run
-from backchannel.gateway.protocol import TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import ChatStarted
+from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import SessionRow
 
 _REQUESTS = uuid.UUID("9d7a5c1e-3f5b-4a53-9a51-6a2a2f6f1d11")

@@ -16,10 +16,10 @@ from backchannel.errors import NotFound
 from backchannel.gateway.addressing import address_for_message, known_agent
 from backchannel.gateway.fields import read_content
 from backchannel.gateway.methods.channels import OK, channel_states
-from backchannel.gateway.protocol import SharedNoParams, TokenScope
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.triggers import hooks
 from backchannel.version import __version__
+from backchannel.wire.frames import SharedNoParams, TokenScope
 
 
 class OfAgentParams(SharedParams, frozen=True, kw_only=True):

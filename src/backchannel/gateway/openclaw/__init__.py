@@ -1,0 +1,1 @@
+"""OpenClaw's dialect: its further methods, its words, and their translation."""
