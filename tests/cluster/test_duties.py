@@ -153,7 +153,7 @@ async def test_a_list_of_jobs_on_one_gateway_hears_that_another_has_changed_it(t
 
 
 def has_timers(gateway: Gateway) -> bool:
-    cluster = gateway.runtime.house.cluster
+    cluster = gateway.runtime.member.cluster
     return cluster is not None and TIMERS in cluster.duties
 
 

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ModelService:
     """A well-known provider, used when one of its keys is in the environment."""
 
     keys: tuple[str, ...] = ()
@@ -50,34 +50,36 @@ class Service:
     """What it needs beyond the base install: an extra of pydantic-ai-slim, by the module that it brings."""
 
 
-SERVICES: dict[str, Service] = {
-    "anthropic": Service(("ANTHROPIC_API_KEY",), "https://api.anthropic.com", "ANTHROPIC_BASE_URL", window=200_000),
-    "openai": Service(("OPENAI_API_KEY",), "https://api.openai.com/v1", "OPENAI_BASE_URL"),
-    "ollama": Service(window=32_768),
-    "alibaba": Service(("DASHSCOPE_API_KEY", "ALIBABA_API_KEY")),
-    "cerebras": Service(("CEREBRAS_API_KEY",)),
-    "cohere": Service(("CO_API_KEY",), package="cohere"),
-    "deepseek": Service(("DEEPSEEK_API_KEY",)),
-    "fireworks": Service(("FIREWORKS_API_KEY",)),
-    "google": Service(("GOOGLE_API_KEY", "GEMINI_API_KEY"), window=1_000_000, package="google.genai"),
-    "groq": Service(("GROQ_API_KEY",), package="groq"),
-    "huggingface": Service(("HF_TOKEN",), package="huggingface_hub"),
-    "mistral": Service(("MISTRAL_API_KEY",), package="mistralai"),
-    "moonshotai": Service(("MOONSHOTAI_API_KEY",)),
-    "nebius": Service(("NEBIUS_API_KEY",)),
-    "openrouter": Service(("OPENROUTER_API_KEY",)),
-    "ovhcloud": Service(("OVHCLOUD_API_KEY",)),
-    "sambanova": Service(("SAMBANOVA_API_KEY",)),
-    "together": Service(("TOGETHER_API_KEY",)),
-    "vercel": Service(("VERCEL_AI_GATEWAY_API_KEY",)),
-    "xai": Service(("XAI_API_KEY",), package="xai_sdk"),
-    "zai": Service(("ZAI_API_KEY",)),
+SERVICES: dict[str, ModelService] = {
+    "anthropic": ModelService(
+        ("ANTHROPIC_API_KEY",), "https://api.anthropic.com", "ANTHROPIC_BASE_URL", window=200_000
+    ),
+    "openai": ModelService(("OPENAI_API_KEY",), "https://api.openai.com/v1", "OPENAI_BASE_URL"),
+    "ollama": ModelService(window=32_768),
+    "alibaba": ModelService(("DASHSCOPE_API_KEY", "ALIBABA_API_KEY")),
+    "cerebras": ModelService(("CEREBRAS_API_KEY",)),
+    "cohere": ModelService(("CO_API_KEY",), package="cohere"),
+    "deepseek": ModelService(("DEEPSEEK_API_KEY",)),
+    "fireworks": ModelService(("FIREWORKS_API_KEY",)),
+    "google": ModelService(("GOOGLE_API_KEY", "GEMINI_API_KEY"), window=1_000_000, package="google.genai"),
+    "groq": ModelService(("GROQ_API_KEY",), package="groq"),
+    "huggingface": ModelService(("HF_TOKEN",), package="huggingface_hub"),
+    "mistral": ModelService(("MISTRAL_API_KEY",), package="mistralai"),
+    "moonshotai": ModelService(("MOONSHOTAI_API_KEY",)),
+    "nebius": ModelService(("NEBIUS_API_KEY",)),
+    "openrouter": ModelService(("OPENROUTER_API_KEY",)),
+    "ovhcloud": ModelService(("OVHCLOUD_API_KEY",)),
+    "sambanova": ModelService(("SAMBANOVA_API_KEY",)),
+    "together": ModelService(("TOGETHER_API_KEY",)),
+    "vercel": ModelService(("VERCEL_AI_GATEWAY_API_KEY",)),
+    "xai": ModelService(("XAI_API_KEY",), package="xai_sdk"),
+    "zai": ModelService(("ZAI_API_KEY",)),
 }
 
 _PRICED_AS = {"xai": "x-ai"}
 
 
-def missing_for(service: Service, env: Mapping[str, str]) -> Literal["key", "package"] | None:
+def missing_for(service: ModelService, env: Mapping[str, str]) -> Literal["key", "package"] | None:
     """Say what keeps a service from being used, if anything."""
     if service.keys and not any(env.get(name) for name in service.keys):
         return "key"

@@ -183,9 +183,9 @@ class Gateway:
 
     def _share_channels(self, parts: GatewayParts) -> None:
         """Keep those connections of channels that no other gateway on the database has."""
-        house, keeper = parts.runtime.house, parts.keeper
-        keeper.is_ours, house.on_duties = house.has_duty, keeper.duties_changed
-        house.want(keeper.with_connection)
+        member, keeper = parts.runtime.member, parts.keeper
+        keeper.is_ours, member.on_duties = member.has_duty, keeper.duties_changed
+        member.want(keeper.with_connection)
 
     async def _put_together(self, store: Store) -> GatewayParts:
         last_model = None

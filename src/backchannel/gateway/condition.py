@@ -240,7 +240,7 @@ def _clock(seen: ConditionSeen) -> Iterator[HealthProblem]:
 
 
 def _gateways_alike(seen: ConditionSeen) -> Iterator[HealthProblem]:
-    peers, own = seen.parts.runtime.house.peers, seen.parts.store.number
+    peers, own = seen.parts.runtime.member.peers, seen.parts.store.number
     mine = next((peer.member for peer in peers if peer.number == own), None)
     if mine is None:
         return

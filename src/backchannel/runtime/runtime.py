@@ -41,7 +41,7 @@ from backchannel.core.sessions import Session
 from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.cluster.media import Media
-from backchannel.runtime.cluster.member import House, HouseParts
+from backchannel.runtime.cluster.member import ClusterMember, MemberParts
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures, log_pairings
 from backchannel.runtime.guard import SendGuard
@@ -122,7 +122,7 @@ class Runtime:
         """Whether it has no lease for now: the database does not answer, or others have taken it for dead."""
         self._reactions = self._reacting(holds)
         """Who does something about a fact, in order; whoever only watches listens to the hub."""
-        self.house = self._make_house(config, channels, holds)
+        self.member = self._make_member(config, channels, holds)
         """This gateway among others on the same database."""
         self.wait = self._waits.ended
         store.on_facts = self._on_facts
@@ -139,8 +139,8 @@ class Runtime:
             PolicyShadowed: (self.guard.on_shadowed,),
         }
 
-    def _make_house(self, config: Config, channels: Channels, holds: AccountHolds) -> House:
-        parts = HouseParts(
+    def _make_member(self, config: Config, channels: Channels, holds: AccountHolds) -> ClusterMember:
+        parts = MemberParts(
             config=config,
             store=self._store,
             agents=self._agents,
@@ -154,26 +154,28 @@ class Runtime:
             timers=self._timers,
             holds=holds,
         )
-        return House(parts, resume=self._resume_interrupted, recover=self._recover, open_or_close=self._open_or_close)
+        return ClusterMember(
+            parts, resume=self._resume_interrupted, recover=self._recover, open_or_close=self._open_or_close
+        )
 
     def _on_facts(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             for react in self._reactions.get(type(fact), ()):
                 react(fact)
             self.hub.publish(fact)
-        self.house.tell(facts)
+        self.member.tell(facts)
 
     async def start(self) -> None:
         """Go on with everything that was accepted, for the agents that this process has."""
         self._is_open = True
         await self._remember_functions()
-        await self.house.start()
-        if self.house.is_alone:  # others may have work under way by the times that their rows have
-            await self._store.mind_the_clock()
+        await self.member.start()
+        if self.member.is_alone:  # others may have work under way by the times that their rows have
+            await self._store.reschedule_after_clock_set_back()
         await self._drafts.start()
         await self.outbox.start()
-        await self._recover(self.house.own_agents())
-        self.house.begin()
+        await self._recover(self.member.own_agents())
+        self.member.begin()
         self._timers.start()
         self.watchdog.start()
         self._spawn(self._record_signs_of_life())
@@ -293,7 +295,7 @@ class Runtime:
     async def close(self) -> None:
         """Stop working; what was accepted goes on at the next start."""
         self._is_open = self._is_away = False
-        await self.house.close()
+        await self.member.close()
         self.watchdog.close()
         for task in self._tasks:
             task.cancel()

@@ -105,7 +105,7 @@ class Timers:
         if self._watch.was_set_back():
             log.warning("the clock was set back")
             self.set_back_at = self._clock.monotonic()
-            await self._store.mind_the_clock()
+            await self._store.reschedule_after_clock_set_back()
         next_at = await self._do_due() if self.is_on_duty else None
         if next_at is None:
             await self._sooner.wait()

@@ -440,7 +440,7 @@ class Store:
             return None
         return await self.driver.write(exchanges.repeat, call_id)
 
-    async def mind_the_clock(self) -> None:
+    async def reschedule_after_clock_set_back(self) -> None:
         """Reschedule rows whose times were written by a clock that has been set back since."""
         if await self.driver.look(clock.is_needed):
             await self.driver.write(clock.pull_in)

@@ -68,7 +68,7 @@ class CallLost(Exception):
         self.is_unsent = is_unsent
 
 
-class KeptServer:
+class SupervisedServer:
     """A server that is kept running, and the connection to it."""
 
     def __init__(

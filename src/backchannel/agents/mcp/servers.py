@@ -24,7 +24,7 @@ from mcp.client._transport import TransportStreams
 from pydantic import ValidationError
 
 from backchannel.agents.gates import Gate, Gates
-from backchannel.agents.mcp.keeping import CallAnswer, CallLost, KeptServer, ServerDown
+from backchannel.agents.mcp.keeping import CallAnswer, CallLost, ServerDown, SupervisedServer
 from backchannel.agents.mcp.listing import ListedTool, listed
 from backchannel.agents.mcp.pipes import ServerEnded, program_transport
 from backchannel.agents.mcp.results import output_of
@@ -119,7 +119,7 @@ class McpServer:
         self._secrets = KnownSecrets(secrets_in(settings))
         self._told: set[str] = set()
         self._answers = HttpAnswers()
-        self._kept: dict[Sandbox | None, KeptServer] = {}
+        self._kept: dict[Sandbox | None, SupervisedServer] = {}
 
     @property
     def up(self) -> int:
@@ -157,7 +157,7 @@ class McpServer:
     async def close(self) -> None:
         await asyncio.gather(*(kept.close() for kept in self._kept.values()))
 
-    def _for(self, session_key: str) -> KeptServer:
+    def _for(self, session_key: str) -> SupervisedServer:
         """Give the server that a session speaks to.
 
         Raises:
@@ -174,7 +174,7 @@ class McpServer:
             place = self.name if sandbox is None else f"{self.name} in the sandbox on {sandbox.workspace}"
             transport = partial(self._transport, sandbox)
             on_listed = partial(self._on_listed, sandbox)
-            self._kept[sandbox] = KeptServer(place, transport, self._clock, on_listed, self._hide, self._refusal)
+            self._kept[sandbox] = SupervisedServer(place, transport, self._clock, on_listed, self._hide, self._refusal)
         return self._kept[sandbox]
 
     def _transport(self, sandbox: Sandbox | None) -> AbstractAsyncContextManager[TransportStreams]:
@@ -264,7 +264,7 @@ class McpServer:
         return msgspec.structs.replace(output, content=blocks)
 
     async def _answer(
-        self, kept: KeptServer, tool: ListedTool, arguments: dict[str, Any], limit_s: float
+        self, kept: SupervisedServer, tool: ListedTool, arguments: dict[str, Any], limit_s: float
     ) -> CallAnswer:
         """Ask the server; once more if the first call did not reach it, or did no harm."""
         try:

@@ -45,7 +45,7 @@ class Work(EchoHearing, Protocol):
         ...
 
 
-class Cluster:
+class GatewayLease:
     """Keeps this gateway among the others."""
 
     def __init__(

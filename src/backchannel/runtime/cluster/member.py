@@ -39,7 +39,7 @@ from backchannel.errors import Unavailable
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.cluster.echoing import EVERYBODY
 from backchannel.runtime.cluster.growing import GrowingElsewhere, GrowingHere
-from backchannel.runtime.cluster.lease import Cluster, member_of
+from backchannel.runtime.cluster.lease import GatewayLease, member_of
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Hub
 from backchannel.runtime.holds import AccountHolds
@@ -58,7 +58,7 @@ LEFT_AFTER_MS = 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HouseParts:
+class MemberParts:
     """The parts of a runtime that have to do with other gateways."""
 
     config: Config
@@ -75,12 +75,12 @@ class HouseParts:
     holds: AccountHolds
 
 
-class House:
+class ClusterMember:
     """One gateway among those on a database."""
 
     def __init__(
         self,
-        parts: HouseParts,
+        parts: MemberParts,
         *,
         resume: Callable[[set[str]], Awaitable[None]],
         recover: Callable[[set[str]], Awaitable[None]],
@@ -95,7 +95,7 @@ class House:
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_duties: Callable[[], None] = lambda: None
         """Called when the connection of a channel is to be kept by this process, or no longer."""
-        self.cluster: Cluster | None = None
+        self.cluster: GatewayLease | None = None
         """Set where other gateways may work on the same database."""
         if parts.store.database.is_shared:
             self._join()
@@ -119,7 +119,7 @@ class House:
 
     def _join(self) -> None:
         parts, settings = self._parts, self._parts.config.cluster
-        self.cluster = Cluster(
+        self.cluster = GatewayLease(
             parts.store,
             self,
             lambda: member_of(parts.config, parts.agents),
