@@ -23,7 +23,6 @@ from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import SettingKind, kind_of
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.settings import all_fields
-from backchannel.core.shapes import describe
 from backchannel.gateway.table import EVENTS, METHODS
 from backchannel.gateway.ws.connections import Method
 from backchannel.tools.base import SessionTool
@@ -31,6 +30,7 @@ from backchannel.tools.registry import SESSION_TOOLS
 from backchannel.version import PROTOCOL_VERSION
 from backchannel.wire.frames import Connect
 from backchannel.wire.rows import Row, SessionRow
+from backchannel.wire.shapes import describe
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

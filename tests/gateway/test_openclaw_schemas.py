@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from backchannel.core.shapes import SharedParams
 from backchannel.gateway.table import METHODS
 from backchannel.gateway.ws.connections import Limits
+from backchannel.wire.shapes import SharedParams
 from tests.support.far_end import FarEnd
 from tests.support.openclaw.shapes import ANSWERS, CHAT_STATES, EVENTS, FRAMES, Shape, params_of
 from tests.support.openclaw.violations import at, published, violations

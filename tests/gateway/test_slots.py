@@ -18,11 +18,11 @@ from backchannel.config.load import config_from
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.facts import RunChanged
 from backchannel.core.messages import Role
-from backchannel.core.policy.slots import SlotUse
 from backchannel.core.runs import Run, RunState
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from backchannel.runtime.events import Event
+from backchannel.wire.rows import SlotUse
 from tests.gateway.client import OPERATOR, Client, connected
 from tests.support.processes import all_ended, watched_in
 from tests.workspace.test_exec import STUBBORN, rung

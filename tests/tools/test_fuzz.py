@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from backchannel.core.messages import Role, ToolCallBlock
-from backchannel.core.shapes import Params
 from backchannel.errors import GatewayError
 from backchannel.gateway.auth import InvokeParams
 from backchannel.gateway.table import METHODS
 from backchannel.gateway.ws.connections import Method
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, invoke
+from backchannel.wire.shapes import Params
 from tests.tools.door import Doors, doors
 from tests.tools.shelf import Shelf, agents, message, result
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from backchannel.core.shapes import describe
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.table import METHODS
 from backchannel.tools.listing import SessionsList
 from backchannel.tools.send import SessionsSend
+from backchannel.wire.shapes import describe
 
 LIST_REFUSALS = [
     ({"limit": "ten"}, "limit", "got text, expected a whole number, at least 1"),

@@ -12,9 +12,10 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from backchannel.core.contracts import Clock
-from backchannel.core.policy.slots import SlotCount, SlotQueue, SlotShares, SlotUse
+from backchannel.core.policy.slots import SlotQueue, SlotShares
 from backchannel.errors import EndedByOperator
 from backchannel.storage.ids import new_id
+from backchannel.wire.rows import SlotCount, SlotUse
 
 EXEC, BACKGROUND, MODEL = "exec", "background", "model"
 """Kinds of slots; those of calls to an MCP server are `mcp:` and its name."""

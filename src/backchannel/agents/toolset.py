@@ -18,9 +18,9 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.mcp_names import names_all
 from backchannel.core.messages import text_content
 from backchannel.core.policy.visibility import is_sandboxed
-from backchannel.core.shapes import params_schema
 from backchannel.core.text import ANY, matches, quoted
 from backchannel.errors import InvalidRequest
+from backchannel.wire.shapes import params_schema
 
 GROUP = "group:"
 SESSION_TOOL_GROUP = f"{GROUP}sessions"

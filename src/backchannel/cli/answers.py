@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from backchannel.core.policy.slots import *  # noqa: F403
     from backchannel.wire.answers import *  # noqa: F403
     from backchannel.wire.jobs import *  # noqa: F403
     from backchannel.wire.rows import *  # noqa: F403
+    from backchannel.wire.timeline import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        for module in ("wire.answers", "wire.rows", "wire.jobs", "core.policy.slots"):
+        for module in ("wire.answers", "wire.rows", "wire.jobs", "wire.timeline"):
             if found := getattr(import_module(f"backchannel.{module}"), name, None):
                 return found
         raise AttributeError(name)

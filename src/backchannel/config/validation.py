@@ -21,8 +21,8 @@ from msgspec.structs import FieldInfo
 from backchannel.config.findings import MAX_FINDINGS, ConfigFinding, SettingPath
 from backchannel.config.source import ConfigSource
 from backchannel.core.settings import all_fields, is_secret, metas
-from backchannel.core.shapes import describe_type, one_of
 from backchannel.core.text import nearest
+from backchannel.wire.shapes import describe_type, one_of
 
 
 class SettingKind(NamedTuple):

@@ -37,7 +37,6 @@ from backchannel.core.contracts import Clock
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import SessionKey
 from backchannel.core.records import TokenRow
-from backchannel.core.shapes import Params
 from backchannel.core.text import quoted, shown_name
 from backchannel.errors import (
     Forbidden,
@@ -59,6 +58,7 @@ from backchannel.gateway.ws.throttling import FailedAttempts, address_of
 from backchannel.tools.base import Caller, Until
 from backchannel.tools.registry import find_tool, invoke
 from backchannel.wire.frames import Connect, TokenScope
+from backchannel.wire.shapes import Params
 
 OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"

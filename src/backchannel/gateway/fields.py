@@ -12,13 +12,13 @@ from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, text_content
 from backchannel.core.sessions import WEBCHAT, Address
-from backchannel.core.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, SharedParams, bad_params, describe_type
-from backchannel.core.shapes import ONE_LINE as ONE_LINE
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.images import MAX_IMAGES, read_base64
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import hash_request
+from backchannel.wire.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, SharedParams, bad_params, describe_type
+from backchannel.wire.shapes import ONE_LINE as ONE_LINE
 
 P = TypeVar("P", bound=Params)
 

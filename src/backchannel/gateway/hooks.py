@@ -19,7 +19,6 @@ from backchannel.core.contracts import Check
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import MAX_RUN_S, RunKind, RunRequest, scoped_run_id
 from backchannel.core.sessions import Address
-from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.addressing import check_agent, check_agent_id, operator_keys
 from backchannel.gateway.auth import hash_token, read_bearer
@@ -39,6 +38,7 @@ from backchannel.gateway.ws.peers import let_in
 from backchannel.gateway.ws.throttling import FailedAttempts, address_of
 from backchannel.tools.base import hash_request
 from backchannel.triggers import hooks
+from backchannel.wire.shapes import Answer, Params
 
 if TYPE_CHECKING:
     from backchannel.core.contracts import Clock

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from backchannel.core.shapes import Answer
 from backchannel.gateway.methods import (
     approvals,
     catalog,
@@ -45,6 +44,7 @@ from backchannel.gateway.openclaw.approval_shapes import ApprovalAsked, Approval
 from backchannel.gateway.ws.connections import Method
 from backchannel.wire.events import AgentEvent, Challenge, ChatEvent, SessionMessage, SessionsChanged, Shutdown, Tick
 from backchannel.wire.rows import ApprovalRow, DeliveryRow
+from backchannel.wire.shapes import Answer
 
 METHODS: Mapping[str, Method[Any]] = {
     method.name: method

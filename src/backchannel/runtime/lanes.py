@@ -24,12 +24,13 @@ from backchannel.core.contracts import Check
 from backchannel.core.facts import LaneFree, RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.policy.inbound import Arrival, InboundTaken
-from backchannel.core.policy.slots import SlotCount, SlotQueue, SlotShares, SlotUse
+from backchannel.core.policy.slots import SlotQueue, SlotShares
 from backchannel.core.runs import Run, RunAccepted, RunRequest, RunStarted, RunState
 from backchannel.core.seldom import Seldom
 from backchannel.errors import Unavailable
 from backchannel.runtime.timers import CLOSE_LIMIT_S
 from backchannel.storage.store import Store
+from backchannel.wire.rows import SlotCount, SlotUse
 
 log = structlog.get_logger(__name__)
 A = TypeVar("A", RunAccepted, InboundTaken)

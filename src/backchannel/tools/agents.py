@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from backchannel.config.agents import ANY_AGENT
-from backchannel.core.shapes import Answer, Params
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.spawn import stays_in_sandbox
+from backchannel.wire.shapes import Answer, Params
 
 
 class AgentsParams(Params, frozen=True, kw_only=True):

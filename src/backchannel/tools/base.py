@@ -24,13 +24,13 @@ from backchannel.core.contracts import Clock
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.policy.visibility import OPERATOR, Viewer
 from backchannel.core.runs import FlowCall
-from backchannel.core.shapes import Answer, Params, bad_params, params_schema
 from backchannel.errors import InvalidRequest
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.retries import Retries
 from backchannel.runtime.waits import Exchanges
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
+from backchannel.wire.shapes import Answer, Params, bad_params, params_schema
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ from msgspec import Meta
 from backchannel.core.excerpts import condense, present, read_piece
 from backchannel.core.messages import Message, encode_message, text_content
 from backchannel.core.secrets.redaction import redact_message
-from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, NotFound
 from backchannel.tools.base import Caller, SessionTool, off_loop
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
+from backchannel.wire.shapes import Answer, Params
 
 _MOST_MESSAGES = 1000
 _MOST_BYTES = 80 * 1024

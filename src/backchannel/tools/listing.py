@@ -12,10 +12,10 @@ from backchannel.core.excerpts import present_line
 from backchannel.core.keys import MAX_KEY_LENGTH
 from backchannel.core.policy.visibility import is_restricted, scope
 from backchannel.core.sessions import Page, Session, SessionFilter
-from backchannel.core.shapes import Answer, Params
 from backchannel.tools.base import Caller, Parts, SessionTool, off_loop, read_cursor, write_cursor
 from backchannel.tools.rows import Rows
 from backchannel.wire.rows import Row
+from backchannel.wire.shapes import Answer, Params
 
 MOST_ROWS = 200
 _MOST_MESSAGES = 20

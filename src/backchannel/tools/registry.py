@@ -9,7 +9,6 @@ import msgspec
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
-from backchannel.core.shapes import Answer, plain
 from backchannel.core.text import nearest, quoted
 from backchannel.errors import UnknownTool
 from backchannel.tools.agents import AgentsList
@@ -19,6 +18,7 @@ from backchannel.tools.listing import SessionsList
 from backchannel.tools.send import SessionsSend
 from backchannel.tools.spawn import SessionsSpawn
 from backchannel.tools.status import SessionStatusTool
+from backchannel.wire.shapes import Answer, plain
 
 SESSION_TOOLS: tuple[type[SessionTool], ...] = (
     SessionsList,

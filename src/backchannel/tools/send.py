@@ -14,7 +14,6 @@ from backchannel.core.flows.flow import FlowRefused as NotOpened
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.policy.visibility import sees
 from backchannel.core.runs import Run, RunState
-from backchannel.core.shapes import Answer, Params
 from backchannel.errors import (
     AmbiguousLabel,
     InvalidRequest,
@@ -26,6 +25,7 @@ from backchannel.errors import (
 )
 from backchannel.tools.base import Caller, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer, find_address
+from backchannel.wire.shapes import Answer, Params
 
 MOST_WAIT_S = 3600
 

@@ -18,10 +18,10 @@ from backchannel.core.flows.spawn_values import Spawn, SpawnAsk, SpawnRules
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.policy.visibility import is_sandboxed, sees
 from backchannel.core.runs import FlowCall, function_model
-from backchannel.core.shapes import NAME, NAME_LIMIT, Answer, Params
 from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
 from backchannel.tools.base import Caller, Parts, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer
+from backchannel.wire.shapes import NAME, NAME_LIMIT, Answer, Params
 
 _LABEL = re.compile(NAME)
 

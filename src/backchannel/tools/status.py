@@ -13,13 +13,13 @@ from backchannel.core.messages import Usage
 from backchannel.core.policy.visibility import sees
 from backchannel.core.secrets.redaction import redact_opening
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import Params
 from backchannel.core.text import cut
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.rows import Rows
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
 from backchannel.wire.answers import StatusAnswer
 from backchannel.wire.rows import Child, Flow, SpawnShown
+from backchannel.wire.shapes import Params
 
 RECEIPTS_FOR_MS = 24 * 3600 * 1000
 CHILDREN_SHOWN = 100

@@ -15,12 +15,12 @@ from backchannel.core.policy.send_policy import Destination, may_send
 from backchannel.core.policy.visibility import OPERATOR, Viewer, sees, unseen
 from backchannel.core.policy.visibility import explain as explain_view
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import Answer
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.tools.base import Caller, Parts
 from backchannel.wire.answers import Explanation
 from backchannel.wire.rows import DecisionExplained
+from backchannel.wire.shapes import Answer
 
 
 class RefusedAnswer(Answer, frozen=True, kw_only=True):

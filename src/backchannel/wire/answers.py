@@ -10,8 +10,6 @@ from typing import Any
 from msgspec import Raw, field
 
 from backchannel.core.messages import Message, Usage
-from backchannel.core.policy.slots import SlotCount, SlotUse
-from backchannel.core.shapes import Answer
 from backchannel.wire.rows import (
     AgentShown,
     ApprovalRow,
@@ -30,11 +28,13 @@ from backchannel.wire.rows import (
     Row,
     RunRow,
     SessionRow,
+    SlotCount,
+    SlotUse,
     SpawnShown,
-    TimelineEntry,
     TokenShown,
     TreeNode,
 )
+from backchannel.wire.shapes import Answer
 from backchannel.wire.summaries import (
     AgentHealth,
     CliProjection,
@@ -43,6 +43,7 @@ from backchannel.wire.summaries import (
     SessionsSummary,
     TasksSummary,
 )
+from backchannel.wire.timeline import TimelineEntry
 
 
 class ReceivedFrame(Answer, frozen=True, kw_only=True):

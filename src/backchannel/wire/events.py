@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Raw
 
 from backchannel.core.messages import Block, Role
-from backchannel.core.shapes import Answer
 from backchannel.wire.rows import SessionRow
+from backchannel.wire.shapes import Answer
 
 
 class Challenge(Answer, frozen=True, kw_only=True):

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import InvalidRequest
+from backchannel.wire.shapes import Answer, Params, SharedParams
 
 MAX_REQUEST_ID_LENGTH = 256
 KEEP_ALIVE_S = 15.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backchannel.core.shapes import Answer
 from backchannel.wire.rows import JobShown
+from backchannel.wire.shapes import Answer
 
 
 class ScheduleView(Answer, frozen=True, kw_only=True):

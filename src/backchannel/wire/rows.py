@@ -11,7 +11,7 @@ import msgspec
 
 from backchannel.core.messages import Usage
 from backchannel.core.sessions import Address
-from backchannel.core.shapes import Answer, doc
+from backchannel.wire.shapes import Answer, doc
 
 
 class SessionFields(Answer, frozen=True):
@@ -183,40 +183,6 @@ class ApprovalRow(Answer, frozen=True, kw_only=True):
     created_at: int
     answered_at: int | None = None
     answered_by: str | None = None
-
-
-class TimelineEntry(Answer, frozen=True, kw_only=True):
-    """One thing that a run did or that happened to it; without `ended_at` it goes on, or took no time."""
-
-    at: int
-    kind: str
-    ended_at: int | None = None
-    step: int | None = None
-    """Counted from 1."""
-    name: str | None = None
-    call_id: str | None = None
-    arguments: Any = None
-    result: str | None = None
-    is_error: bool | None = None
-    text: str | None = None
-    thinking: str | None = None
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    cost: float | None = None
-    model: str | None = None
-    status: str | None = None
-    """How the run ended, or what was answered to the question whether a call may go ahead."""
-    stop_reason: str | None = None
-    error: str | None = None
-    process: int | None = None
-    session_key: str | None = None
-    """The session that a call sent to, started or waits for."""
-    child_key: str | None = None
-    """The same, of a sub-agent."""
-    exchange_id: str | None = None
-    delivery_id: str | None = None
-    approval_id: str | None = None
-    """What is waited for, if it is a person's word."""
 
 
 class Flow(Answer, frozen=True, kw_only=True):
@@ -473,6 +439,33 @@ class GatewayState(Answer, frozen=True, kw_only=True):
     since: int
     agents: list[str]
     is_this: bool
+
+
+class SlotUse(Answer, frozen=True, kw_only=True):
+    """One piece of work that has a slot, or waits for one."""
+
+    id: str = ""
+    """Empty for a session that waits with a run: the run is known to the store alone."""
+    kind: str
+    agent_id: str
+    session_key: str
+    what: str
+    """In words: a command, a tool, a model."""
+    since: int | None = None
+    """Since when, in milliseconds since 1970, if it is known."""
+    run_id: str | None = None
+    is_waiting: bool = False
+
+
+class SlotCount(Answer, frozen=True, kw_only=True):
+    """How many slots of a kind there are, are used, and are waited for."""
+
+    kind: str
+    limit: int
+    own: int
+    """How many are kept for each agent."""
+    used: int
+    waiting: int
 
 
 class DecisionExplained(Answer, frozen=True, kw_only=True):

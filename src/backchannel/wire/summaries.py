@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from backchannel.core.shapes import Answer
+from backchannel.wire.shapes import Answer
 
 
 class SessionsCounted(Answer, frozen=True, kw_only=True, omit_defaults=False):

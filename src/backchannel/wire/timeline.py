@@ -19,7 +19,7 @@ from backchannel.core.messages import Message, Role, ThinkingBlock, ToolCallBloc
 from backchannel.core.policy.approvals import Approval
 from backchannel.core.runs import CallState, Run, RunState, ToolCall
 from backchannel.core.text import cut
-from backchannel.wire.rows import TimelineEntry
+from backchannel.wire.shapes import Answer
 
 _MOST_ENTRIES = 1000
 TEXT_SHOWN = 2000
@@ -78,6 +78,40 @@ class RunStory(msgspec.Struct, frozen=True, kw_only=True):
     delivery_id: str | None = None
     is_cut: bool = False
     """Whether there is more than was read."""
+
+
+class TimelineEntry(Answer, frozen=True, kw_only=True):
+    """One thing that a run did or that happened to it; without `ended_at` it goes on, or took no time."""
+
+    at: int
+    kind: str
+    ended_at: int | None = None
+    step: int | None = None
+    """Counted from 1."""
+    name: str | None = None
+    call_id: str | None = None
+    arguments: Any = None
+    result: str | None = None
+    is_error: bool | None = None
+    text: str | None = None
+    thinking: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost: float | None = None
+    model: str | None = None
+    status: str | None = None
+    """How the run ended, or what was answered to the question whether a call may go ahead."""
+    stop_reason: str | None = None
+    error: str | None = None
+    process: int | None = None
+    session_key: str | None = None
+    """The session that a call sent to, started or waits for."""
+    child_key: str | None = None
+    """The same, of a sub-agent."""
+    exchange_id: str | None = None
+    delivery_id: str | None = None
+    approval_id: str | None = None
+    """What is waited for, if it is a person's word."""
 
 
 class Timeline(msgspec.Struct, frozen=True):

@@ -22,8 +22,8 @@ from backchannel.config.schema_agents import LONGEST_BACKGROUND_S
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
-from backchannel.core.shapes import Params, bad_params, params_schema
 from backchannel.errors import InvalidRequest
+from backchannel.wire.shapes import Params, bad_params, params_schema
 from backchannel.workspace import background, commands
 from backchannel.workspace.background import Background
 from backchannel.workspace.beneath import Place

@@ -30,7 +30,6 @@ import msgspec
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey, ThreadWord
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.settings import AtLeastOne, Settings, setting
-from backchannel.core.shapes import Answer
 from backchannel.core.text import quoted
 from backchannel.errors import NotFound, UnknownChannel
 
@@ -191,7 +190,7 @@ class InboundEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
         return InboundId(self.channel, self.account_id, self.chat_id, self.message_id)
 
 
-class InboundAnswer(Answer, frozen=True, kw_only=True):
+class InboundAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """What became of an inbound event; it is committed."""
 
     ok: bool

@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from backchannel.core.shapes import Answer
-
 T = TypeVar("T")
 
 
@@ -162,30 +160,3 @@ class SlotQueue(Generic[T]):
             del sessions[session]
         if not sessions:
             del self._waiting[agent]
-
-
-class SlotUse(Answer, frozen=True, kw_only=True):
-    """One piece of work that has a slot, or waits for one."""
-
-    id: str = ""
-    """Empty for a session that waits with a run: the run is known to the store alone."""
-    kind: str
-    agent_id: str
-    session_key: str
-    what: str
-    """In words: a command, a tool, a model."""
-    since: int | None = None
-    """Since when, in milliseconds since 1970, if it is known."""
-    run_id: str | None = None
-    is_waiting: bool = False
-
-
-class SlotCount(Answer, frozen=True, kw_only=True):
-    """How many slots of a kind there are, are used, and are waited for."""
-
-    kind: str
-    limit: int
-    own: int
-    """How many are kept for each agent."""
-    used: int
-    waiting: int

@@ -17,7 +17,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from backchannel.agents.loading import load
-from backchannel.core.shapes import plain
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.auth import Access, InvokeParams, TokenHolder, caller_of, has_tool, invoke_as
 from backchannel.gateway.errors import MCP_AT, show_error
@@ -27,6 +26,7 @@ from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import Caller, SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, find_tool
 from backchannel.wire.frames import TokenScope
+from backchannel.wire.shapes import plain
 
 if TYPE_CHECKING:
     from backchannel.gateway.mcp.http import McpHttp

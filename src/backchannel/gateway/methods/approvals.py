@@ -8,7 +8,6 @@ from msgspec import Meta
 
 from backchannel.core.policy.answering import Answerer
 from backchannel.core.policy.approvals import Approval, ApprovalDecided, ApprovalState
-from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.gateway.addressing import resolve
@@ -28,6 +27,7 @@ from backchannel.tools.rows import show_approval
 from backchannel.wire.answers import ApprovalAnswered, ApprovalsListed
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import ApprovalRow
+from backchannel.wire.shapes import Answer, Params, SharedParams
 
 _LISTED, _MOST_LISTED = 50, 500
 

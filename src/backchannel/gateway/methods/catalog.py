@@ -11,7 +11,6 @@ from backchannel.core.commands.commands import COMMANDS as CHAT_COMMANDS
 from backchannel.core.commands.commands import CommandForm, CommandSpec
 from backchannel.core.contracts import Price
 from backchannel.core.keys import normalise_agent_id
-from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.errors import UnknownModel
 from backchannel.gateway.addressing import known_agent
@@ -21,6 +20,7 @@ from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import NAMED_PER_AGENT, AgentForgotten, AgentsListed, IdFound
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import AgentDetails, AgentModel, AgentShown, AgentSubagents, AgentTool
+from backchannel.wire.shapes import Answer, Params, SharedParams
 from backchannel.workspace.tools import COMMANDS, FILES
 
 

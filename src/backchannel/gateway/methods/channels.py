@@ -9,13 +9,13 @@ import structlog
 
 from backchannel.core.delivery.channels import Channel, ChannelError, ChannelSettings
 from backchannel.core.sessions import WEBCHAT
-from backchannel.core.shapes import Params
 from backchannel.core.text import clean_name
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import ChannelsListed, ChannelTested
 from backchannel.wire.frames import NoParams, TokenScope
 from backchannel.wire.rows import ChannelSettingsShown, ChannelShown, ChannelState
+from backchannel.wire.shapes import Params
 
 log = structlog.get_logger(__name__)
 

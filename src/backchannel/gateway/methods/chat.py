@@ -12,7 +12,6 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Provenance, ProvenanceKind
 from backchannel.core.runs import MAX_RUN_S, RunAccepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, NewSession
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import address_for_message
 from backchannel.gateway.fields import (
     IdempotencyKey,
@@ -27,6 +26,7 @@ from backchannel.gateway.ws.connections import Call, Method
 from backchannel.storage.ids import new_id
 from backchannel.wire.answers import ChatAborted, ChatStarted
 from backchannel.wire.frames import TokenScope
+from backchannel.wire.shapes import Answer, SharedParams
 
 
 class ChatSendParams(SharedParams, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ from msgspec import UNSET, Meta
 from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.runs import MAX_RUN_S, Run, RunKind, RunState
-from backchannel.core.shapes import Params, SharedParams
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest, JobExists
 from backchannel.gateway.events.subscriptions import error_of
@@ -42,6 +41,7 @@ from backchannel.wire.answers import JobFired, JobNotFired, JobRemoved
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.jobs import DeliveryPreview, JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
 from backchannel.wire.rows import JobDeliverShown, JobShown, LastRun
+from backchannel.wire.shapes import Params, SharedParams
 
 _MOST_JOBS, _MOST_RUNS = 1000, 200
 _MOST_OF_A_NAME = 100

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from backchannel.core.delivery.delivery import DeliveryState, Post, Receipt
 from backchannel.core.sessions import Address
-from backchannel.core.shapes import Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
@@ -22,6 +21,7 @@ from backchannel.tools.rows import show_receipt
 from backchannel.wire.answers import DeliveriesListed, DeliveriesMended, NotMended
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import ReceiptRow
+from backchannel.wire.shapes import Params, SharedParams
 
 Mend = Callable[[str], Awaitable[Receipt]]
 

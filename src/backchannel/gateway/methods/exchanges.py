@@ -13,7 +13,6 @@ from backchannel.core.flows.exchange_values import ExchangePlace, ExchangeRecord
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.runs import Run, RunKind
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import resolve
@@ -24,6 +23,7 @@ from backchannel.tools.rows import Rows, name_of, show_receipt
 from backchannel.wire.answers import ExchangeFound
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import ExchangeShown, PartyShown
+from backchannel.wire.shapes import Answer, Params
 
 _LISTED, _MOST_LISTED = 50, 200
 _LISTED_TEXT = 500

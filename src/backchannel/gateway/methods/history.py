@@ -12,13 +12,13 @@ from msgspec import Meta, Raw
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import encode_message
 from backchannel.core.sessions import OpenedSession, Session
-from backchannel.core.shapes import Answer, Params
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import find_session_or_main
 from backchannel.gateway.openclaw.places import placed_all
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import TokenScope
+from backchannel.wire.shapes import Answer, Params
 
 LISTED, _MOST_LISTED = 200, 1000
 _PENDING_SHOWN = 100

@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunKind, RunRequest
-from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.errors import Forbidden
 from backchannel.gateway.fields import TriggersKey, digest_of, read_content
 from backchannel.gateway.methods.chat import shown_state
@@ -21,6 +20,7 @@ from backchannel.gateway.ws.connections import Call, Method
 from backchannel.triggers import nodes
 from backchannel.wire.answers import ChatStarted
 from backchannel.wire.frames import SharedNoParams, TokenScope
+from backchannel.wire.shapes import Answer, Params, SharedParams
 
 
 class NodeMessageParams(Params, frozen=True, kw_only=True):

@@ -8,13 +8,13 @@ from msgspec import Meta
 
 from backchannel.core.policy.answering import Answerer
 from backchannel.core.policy.pairing import PairingRecord, PairingState, read_code
-from backchannel.core.shapes import Params
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.wire.answers import PairingAnswered, PairingsListed, PairingsRemoved
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import PairingRow
+from backchannel.wire.shapes import Params
 
 _LISTED, _MOST_LISTED = 50, 500
 

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import SessionPatch
-from backchannel.core.shapes import SharedParams, encoded_name
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, MainSessionKept, ScopeMissing
 from backchannel.gateway.addressing import check_agent, resolve
@@ -21,6 +20,7 @@ from backchannel.gateway.methods.sessions import changed
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import SessionPatched
 from backchannel.wire.frames import TokenScope
+from backchannel.wire.shapes import SharedParams, encoded_name
 
 _ADMINS = ("display_name", "send_policy", "verbose_level", "elevated_level")
 _ONLY_CONFIGURED = (

@@ -15,7 +15,6 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, Usage
 from backchannel.core.runs import MAX_RUN_S, Run, RunRequest, RunState
 from backchannel.core.sessions import Address
-from backchannel.core.shapes import Answer, Params, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import address_by_id, address_for_message, resolve
@@ -35,7 +34,8 @@ from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
 from backchannel.wire.answers import RunShown, RunsListed, RunWaited, TerminalReply, TimelineShown
 from backchannel.wire.frames import TokenScope
-from backchannel.wire.rows import TimelineEntry
+from backchannel.wire.shapes import Answer, Params, SharedParams
+from backchannel.wire.timeline import TimelineEntry
 
 MAX_WAIT_MS = 24 * 3600 * 1000
 _LISTED, _MOST_LISTED = 50, 500

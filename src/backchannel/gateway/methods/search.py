@@ -10,13 +10,13 @@ from msgspec import UNSET, Meta, UnsetType
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Role
 from backchannel.core.sessions import Session, SessionFilter
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.methods.sessions import row_of
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import SessionRow
+from backchannel.wire.shapes import Answer, SharedParams
 
 _MOST_SESSIONS = 200
 

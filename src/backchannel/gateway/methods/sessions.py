@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session, SessionFilter
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import one_line, quoted
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import (
@@ -36,6 +35,7 @@ from backchannel.wire.answers import (
 )
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import ModelShown, SessionRow
+from backchannel.wire.shapes import Answer, SharedParams
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
 _PREVIEW_DEPTH = 5

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from backchannel.core.policy.slots import SlotUse
-from backchannel.core.shapes import Params
 from backchannel.core.text import made_visible, one_line, quoted
 from backchannel.errors import SlotNotFound
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import SlotEnded, SlotsListed
 from backchannel.wire.frames import NoParams, TokenScope
+from backchannel.wire.rows import SlotUse
+from backchannel.wire.shapes import Params
 
 _WHAT_SHOWN = 120
 _MOST_LISTED = 500

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from backchannel.core.shapes import SharedParams
 from backchannel.gateway.condition import Amounts, examine
 from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.openclaw.summaries import (
@@ -21,6 +20,7 @@ from backchannel.version import __version__
 from backchannel.wire.answers import Health, Status
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import GatewayState
+from backchannel.wire.shapes import SharedParams
 from backchannel.wire.summaries import TasksSummary
 
 

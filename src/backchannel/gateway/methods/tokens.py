@@ -8,7 +8,6 @@ from typing import Any
 from backchannel.core.keys import SessionKey
 from backchannel.core.records import TokenRow
 from backchannel.core.secrets.devices import DeviceToken
-from backchannel.core.shapes import Params
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, TokenNotFound
 from backchannel.gateway.addressing import check_agent, no_session, resolve
@@ -19,6 +18,7 @@ from backchannel.triggers.nodes import is_node
 from backchannel.wire.answers import TokenMade, TokenRevoked, TokensListed
 from backchannel.wire.frames import NoParams, TokenScope
 from backchannel.wire.rows import TokenDevice, TokenShown
+from backchannel.wire.shapes import Params
 
 
 class TokensCreateParams(Params, frozen=True, kw_only=True):

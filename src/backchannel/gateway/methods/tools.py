@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backchannel.core.shapes import Params
 from backchannel.gateway.auth import InvokeParams, caller_of, has_tool, invoke_as
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.ws.connections import Call, Method
@@ -15,6 +14,7 @@ from backchannel.tools.targets import explain
 from backchannel.wire.answers import Explanation, ToolInvoked
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import DecisionExplained
+from backchannel.wire.shapes import Params
 
 
 class ExplainParams(Params, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey, normalise_agent_id
 from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import Answer, Params
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
@@ -25,6 +24,7 @@ from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
 from backchannel.wire.answers import ListedTranscript, Rebuilt, TranscriptsListed
 from backchannel.wire.frames import TokenScope
+from backchannel.wire.shapes import Answer, Params
 
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53

@@ -9,7 +9,6 @@ from msgspec import Meta
 from backchannel.core.forest import Relative, Relatives
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Usage
-from backchannel.core.shapes import Params
 from backchannel.core.text import shown_name
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session
@@ -19,6 +18,7 @@ from backchannel.tools.status import show_spawn
 from backchannel.wire.answers import Trees
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import TreeNode
+from backchannel.wire.shapes import Params
 
 _SHOWN, _MOST_SHOWN = 200, 1000
 

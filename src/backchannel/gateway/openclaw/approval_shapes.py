@@ -15,8 +15,8 @@ import msgspec
 from backchannel.core.keys import SessionKey
 from backchannel.core.policy.answering import OPERATOR_WORD
 from backchannel.core.policy.approvals import Approval, ApprovalState, shown_arguments
-from backchannel.core.shapes import Answer
 from backchannel.core.text import cut, made_visible
+from backchannel.wire.shapes import Answer
 
 KIND = "plugin"
 ONCE, ALWAYS, DENY = "allow-once", "allow-always", "deny"

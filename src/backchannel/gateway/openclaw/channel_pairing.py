@@ -6,13 +6,13 @@ from typing import Any
 
 from backchannel.config.schedules import show_moment
 from backchannel.core.policy.pairing import MOST_PENDING, PAIRING_LIFE_MS, PairingRecord, PairingState
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import PairingNotFound
 from backchannel.gateway.auth import PAIRING
 from backchannel.gateway.methods.pairing import PairingCodeParams, pairing_approve
 from backchannel.gateway.openclaw.inventory import accounts_of
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import TokenScope
+from backchannel.wire.shapes import Answer, SharedParams
 
 _MOST_LISTED = 500
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 from backchannel.core.policy.approvals import asks
-from backchannel.core.shapes import Answer
 from backchannel.core.text import matches
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import SharedNoParams, TokenScope
+from backchannel.wire.shapes import Answer
 
 _EXEC = "exec"
 

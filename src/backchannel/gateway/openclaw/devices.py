@@ -10,12 +10,12 @@ from itertools import groupby
 from typing import Any
 
 from backchannel.core.secrets.devices import DeviceToken
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import TokenNotFound
 from backchannel.gateway.auth import PAIRING
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import SharedNoParams, TokenScope
+from backchannel.wire.shapes import Answer, SharedParams
 
 _ROLE = "operator"
 

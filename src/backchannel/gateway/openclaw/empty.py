@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import field
 
 from backchannel.config.schedules import show_moment
-from backchannel.core.shapes import Answer
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 from backchannel.wire.frames import SharedNoParams, TokenScope
+from backchannel.wire.shapes import Answer
 
 
 class EmptyAnswer(Answer, frozen=True, kw_only=True, omit_defaults=False):

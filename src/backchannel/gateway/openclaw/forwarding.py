@@ -15,8 +15,8 @@ from backchannel.core.flows.spawn import SPAWN_TOOL
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, ProvenanceKind, Role, TextBlock, decode_message, encode_message
 from backchannel.core.readable import text_for_people
-from backchannel.core.shapes import Answer
 from backchannel.errors import InvalidSessionKey
+from backchannel.wire.shapes import Answer
 
 OPENCLAW = "openclaw-"
 """Begins the names under which OpenClaw's clients that show conversations connect."""

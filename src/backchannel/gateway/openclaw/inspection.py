@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from backchannel.core.secrets.known import shown_settings
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.logs import RECENT
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import SharedNoParams, TokenScope
+from backchannel.wire.shapes import Answer, SharedParams
 
 _LINES, _MOST_LINES = 500, 5000
 _BYTES, _MOST_BYTES = 250_000, 1_000_000

@@ -10,7 +10,6 @@ import msgspec
 from backchannel.agents.sandboxes import workspace_of
 from backchannel.core.contracts import Tool
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, Channel
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import NotFound
 from backchannel.gateway.addressing import address_for_message, known_agent
@@ -20,6 +19,7 @@ from backchannel.gateway.ws.connections import Call, Method
 from backchannel.triggers import hooks
 from backchannel.version import __version__
 from backchannel.wire.frames import SharedNoParams, TokenScope
+from backchannel.wire.shapes import Answer, SharedParams
 
 
 class OfAgentParams(SharedParams, frozen=True, kw_only=True):

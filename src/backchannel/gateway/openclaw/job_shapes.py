@@ -18,10 +18,10 @@ from backchannel.config.jobs import is_job_name
 from backchannel.config.schedules import Every, Once, read_schedule, show_moment
 from backchannel.config.schema_doors import UNIT_MS, CronDeliver, CronJob
 from backchannel.core.runs import MAX_RUN_S
-from backchannel.core.shapes import SharedParams
 from backchannel.core.text import STORED_LIMIT, clean_name, quoted
 from backchannel.errors import InvalidRequest, InvalidSchedule
 from backchannel.wire.jobs import DeliveryPreview, DeliveryView, PayloadView, ScheduleView
+from backchannel.wire.shapes import SharedParams
 
 MAX_EVERY_MS = 8_640_000_000_000_000
 _NOT_IN_AN_ID = re.compile(r"[^a-z0-9_.-]+")

@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from backchannel.core.records import DAY_MS
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import SharedParams
 from backchannel.core.usage_sums import UsedInTime
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session, known_agent
@@ -28,6 +27,7 @@ from backchannel.gateway.openclaw.usage_shapes import (
 )
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import TokenScope
+from backchannel.wire.shapes import SharedParams
 
 _RANGES = {"7d": 7, "30d": 30, "90d": 90, "1y": 365, "all": 36_500}
 _LISTED, _MOST_LISTED, _POINTS = 50, 1000, 200

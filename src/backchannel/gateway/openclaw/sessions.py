@@ -13,7 +13,6 @@ from backchannel.core.commands.commands import parse
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import MAX_RUN_S
 from backchannel.core.sessions import NewSession, SessionPatch
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import (
@@ -29,6 +28,7 @@ from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import ChatStarted
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import SessionRow
+from backchannel.wire.shapes import Answer, SharedParams
 
 _REQUESTS = uuid.UUID("9d7a5c1e-3f5b-4a53-9a51-6a2a2f6f1d11")
 """What ids that are made of a request's key are made in."""

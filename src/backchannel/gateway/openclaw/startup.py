@@ -12,7 +12,6 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import PendingMessages
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import check_agent, find_by_short_id, resolve
 from backchannel.gateway.methods.catalog import (
@@ -27,6 +26,7 @@ from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import SessionFound
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import ModelShown, SessionRow
+from backchannel.wire.shapes import Answer, SharedParams
 
 _SHORTEST = 1024
 _MOST_INPUTS = 20

@@ -7,10 +7,10 @@ import platform
 import shutil
 from typing import Any
 
-from backchannel.core.shapes import Answer
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 from backchannel.wire.frames import SharedNoParams, TokenScope
+from backchannel.wire.shapes import Answer
 
 
 class SystemInfo(Answer, frozen=True, kw_only=True, omit_defaults=False):

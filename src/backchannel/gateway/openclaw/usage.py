@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from backchannel.core.records import DAY_MS, DayUsed
-from backchannel.core.shapes import Answer, SharedParams
 from backchannel.gateway.addressing import known_agent
 from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import SharedNoParams, TokenScope
+from backchannel.wire.shapes import Answer, SharedParams
 
 _DAYS, _MOST_DAYS = 30, 3660
 

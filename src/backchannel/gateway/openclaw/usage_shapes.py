@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backchannel.core.records import DAY_MS
-from backchannel.core.shapes import Answer
 from backchannel.core.usage_sums import UsedBySession, UsedInTime, UsedSum
+from backchannel.wire.shapes import Answer
 
 
 class UsageTotals(Answer, frozen=True, kw_only=True, omit_defaults=False):

@@ -18,7 +18,6 @@ from msgspec import Raw
 from backchannel.core.cluster.echoes import token_word
 from backchannel.core.facts import TokenEnded
 from backchannel.core.incoming_json import TooMuchJson, check_parts
-from backchannel.core.shapes import Params, SharedParams, bad_params
 from backchannel.errors import Forbidden, InvalidRequest, ScopeMissing, ShuttingDown, Unavailable
 from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.events.audiences import Subscriber
@@ -30,6 +29,7 @@ from backchannel.gateway.ws.throttling import FailedAttempts
 from backchannel.runtime.events import Event, Hub
 from backchannel.wire.events import Shutdown, Tick
 from backchannel.wire.frames import KEEP_ALIVE_S, Policy, TokenScope, show_event_head
+from backchannel.wire.shapes import Params, SharedParams, bad_params
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Params)
