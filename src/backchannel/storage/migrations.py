@@ -1,12 +1,12 @@
-"""Schema versions: which statements lead from one to the next, and what is said of a database of another.
+"""Schema versions, and the statements that lead from each to the next.
 
-A version is a file `schema/NNNN_name.sql`; its number is the version it leads to. It is written for every database,
-with `{counter}` for a primary key that grows. What only one kind needs besides stands in `NNNN_name.<dialect>.sql`,
-and is run after it. All that are missing are run in one transaction.
+A version is a file `schema/NNNN_name.sql`; its number is the version it leads to. The file is for every database, with
+`{counter}` for a primary key that grows. `NNNN_name.<dialect>.sql` has what only one kind of database needs; it runs
+after the file for all. All missing steps run in one transaction.
 
-Where several programs work on one database, a step that has a line `-- additive` may be taken while programs of the
-version before go on: it adds tables, indexes, and columns that may be left out, and nothing that an older program would
-have to see to. Any other step is taken while none is at work.
+A step with a line `-- additive` may run while older programs work on the same database. Such a step adds tables,
+indexes, and columns that an INSERT may leave out. It may drop a table that no version has ever used. Any other step
+waits until no older program is at work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ADDITIVE = "-- additive"
 
 
 def load_versions(dialect: str, counter: str) -> list[list[str]]:
-    """Read the statements of each version, the first one first."""
+    """Read the statements of each version, oldest first."""
     texts = _texts()
     shared = _shared(texts)
     own = [texts.get(f"{name.removesuffix('.sql')}.{dialect}.sql", "") for name in shared]
@@ -28,7 +28,7 @@ def load_versions(dialect: str, counter: str) -> list[list[str]]:
 
 
 def load_oldest_beside() -> int:
-    """Read which version a program must know at least to go on beside this one."""
+    """Read the oldest version whose program can work beside this one."""
     texts = _texts()
     is_additive = [ADDITIVE in texts[name].splitlines() for name in _shared(texts)]
     return max((number for number, is_so in enumerate(is_additive, 1) if not is_so), default=0)
@@ -40,7 +40,7 @@ def _texts() -> dict[str, str]:
 
 
 def _shared(texts: Iterable[str]) -> list[str]:
-    """Name the files that are for every database, in order: each is a version."""
+    """List the files for every database in order; each is a version."""
     return sorted(name for name in texts if name.count(".") == 1)
 
 
