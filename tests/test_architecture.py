@@ -158,7 +158,7 @@ STORAGE_DOORS = {
     "ids",
     "files.folder",
     "files.media",
-    "units.cron",
+    "jobs",
     "units.imports",
     "units.recovery",
 }

@@ -13,8 +13,8 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import ProvenanceKind
 from backchannel.core.runs import Fence, Run, RunKind, RunState
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
+from backchannel.storage.jobs import JobStatus, ListedJob, Source
 from backchannel.storage.store import Store
-from backchannel.storage.units.cron import JobStatus, ListedJob, Source
 from tests.storage.support import ABORTED, START_MS, Host, answer, begin, transcript
 from tests.support.databases import open_database
 

@@ -16,7 +16,6 @@ from backchannel.config.schema_doors import CronJob
 from backchannel.core.commands.commands import Rank
 from backchannel.core.delivery.channels import InboundEvent
 from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, Post
-from backchannel.core.facts import Fact
 from backchannel.core.flows.exchange_values import Change, ExchangePlace, ExchangeState
 from backchannel.core.flows.spawn_values import SpawnAsk, SpawnRules
 from backchannel.core.keys import ChatType, SessionKey
@@ -29,10 +28,10 @@ from backchannel.core.records import ExportPlace, McpCall
 from backchannel.core.runs import Fence, FlowCall, Join, RunKind, RunState
 from backchannel.core.sessions import Address, Page, SessionFilter, SessionPatch
 from backchannel.core.short_ids import IdKind, parse_written_id
-from backchannel.storage.events import UnitEvent
+from backchannel.storage.groups import UnitTx
 from backchannel.storage.reactions import REACTIONS
 from backchannel.storage.sqlite.file import SqliteDatabase
-from backchannel.storage.tx import NoOutlets, Outlets, Row, TranscriptPath, Tx, no_transcripts
+from backchannel.storage.tx import Row, Tx, UnitContext
 from backchannel.storage.units import (
     archiving,
     chats,
@@ -80,20 +79,17 @@ SPAWN = SpawnAsk(
 )
 
 
-class ExplainingTx:
+class ExplainingTx(UnitTx):
     """A transaction that takes down how SQLite finds the rows of each statement."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(UnitContext(scheme=SCHEME, number=1, reactions=REACTIONS), now=1)
         self._connection = connection
         self.plans: list[str] = []
-        self.now = 1
-        self.scheme = SCHEME
-        self.number = 1
-        self.shared_now = 0
-        self.outlets: Outlets = NoOutlets()
-        self.tells_failures = True
-        self.transcript: TranscriptPath = no_transcripts
-        self.free_rows = ""
+
+    @property
+    def shared_now(self) -> int:
+        return 0
 
     def _execute(self, sql: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
         steps = self._connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
@@ -109,13 +105,6 @@ class ExplainingTx:
 
     def run(self, sql: str, *values: Any) -> None:
         self._execute(sql, values)
-
-    def tell(self, fact: Fact) -> None:
-        pass
-
-    def happened(self, event: UnitEvent) -> None:
-        for react in REACTIONS[type(event)]:
-            react(self, event)
 
 
 @pytest.fixture

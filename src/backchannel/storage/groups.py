@@ -13,6 +13,7 @@ import structlog
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
 from backchannel.storage.events import UnitEvent
+from backchannel.storage.tables import Table
 from backchannel.storage.tx import Row, UnitContext
 
 log = structlog.get_logger(__name__)
@@ -56,6 +57,12 @@ class UnitTx(ABC):
 
     @abstractmethod
     def run(self, sql: str, *values: Any) -> None: ...
+
+    def insert(self, table: Table[Any], then: str = "", /, **values: Any) -> None:
+        self.run(table.inserts[then, *values], *values.values())
+
+    def insert_one(self, table: Table[Any], then: str, /, **values: Any) -> Row | None:
+        return self.one(table.inserts[then, *values], *values.values())
 
     def tell(self, fact: Fact) -> None:
         self.facts.append(fact)

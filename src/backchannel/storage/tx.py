@@ -19,6 +19,7 @@ from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
 from backchannel.core.policy.send_policy import SendDecision
 from backchannel.storage.events import UnitEvent
+from backchannel.storage.tables import Table
 
 S = TypeVar("S", bound=msgspec.Struct)
 Row = tuple[Any, ...]
@@ -115,7 +116,15 @@ class Tx(Protocol):
     def all(self, sql: str, *values: Any) -> list[Row]: ...
 
     def run(self, sql: str, *values: Any) -> None:
-        """Write; what it comes to may be known only at the end of the unit."""
+        """Write; an error may come up only at the end of the unit."""
+        ...
+
+    def insert(self, table: Table[Any], then: str = "", /, **values: Any) -> None:
+        """Insert a row, its values by column; `then` ends the statement, such as ON CONFLICT."""
+        ...
+
+    def insert_one(self, table: Table[Any], then: str, /, **values: Any) -> Row | None:
+        """Insert a row, and read what `then` says with RETURNING; None if nothing was inserted."""
         ...
 
     def tell(self, fact: Fact) -> None:

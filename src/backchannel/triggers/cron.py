@@ -18,7 +18,7 @@ from backchannel.core.keys import normalise_agent_id
 from backchannel.core.runs import Run
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
-from backchannel.storage.units.cron import ListedJob
+from backchannel.storage.jobs import ListedJob
 from backchannel.tools.base import Parts
 
 

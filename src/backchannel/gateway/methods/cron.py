@@ -35,7 +35,7 @@ from backchannel.gateway.openclaw.job_shapes import (
     show_schedule,
 )
 from backchannel.gateway.ws.connections import Call, Method
-from backchannel.storage.units.cron import ListedJob
+from backchannel.storage.jobs import ListedJob
 from backchannel.tools.rows import duration_ms
 from backchannel.wire.answers import JobFired, JobNotFired, JobRemoved
 from backchannel.wire.frames import SharedNoParams, TokenScope

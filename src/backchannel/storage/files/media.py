@@ -18,6 +18,7 @@ from pathlib import Path
 
 from backchannel.core.delivery.received import EXTENSIONS, is_media_name
 from backchannel.errors import StorageFull, Unavailable
+from backchannel.storage.tables import MEDIA
 from backchannel.storage.tx import Tx
 
 PART_BYTES = 512 * 1024
@@ -99,13 +100,7 @@ def _sync_folder(path: Path) -> None:
 
 def store_part(tx: Tx, name: str, part: int, parts: int, content: bytes) -> None:
     """Keep one of the parts of a picture; one that is there stays as it is."""
-    tx.run(
-        "INSERT INTO media (name, part, parts, content) VALUES (?, ?, ?, ?) ON CONFLICT (name, part) DO NOTHING",
-        name,
-        part,
-        parts,
-        content,
-    )
+    tx.insert(MEDIA, MEDIA.or_skip, name=name, part=part, parts=parts, content=content)
 
 
 def load_parts(tx: Tx, name: str) -> bytes | None:

@@ -35,6 +35,7 @@ from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.driver import DriverProblem, Faults
 from backchannel.storage.groups import NO_CONTEXT, UnitTx, WaitingUnit, answer, refused
 from backchannel.storage.probing import try_commit
+from backchannel.storage.tables import Table
 from backchannel.storage.tx import Row, Tx, UnitContext
 
 P = ParamSpec("P")
@@ -68,6 +69,13 @@ class SqliteTx(UnitTx):
 
     def run(self, sql: str, *values: Any) -> None:
         self._execute(sql, values)
+
+    def insert(self, table: Table[Any], then: str = "", /, **values: Any) -> None:
+        self._execute(table.inserts[then, *values], (*values.values(),))
+
+    def insert_one(self, table: Table[Any], then: str, /, **values: Any) -> Row | None:
+        row: Row | None = self._execute(table.inserts[then, *values], (*values.values(),)).fetchone()
+        return row
 
 
 class SqliteDriver:

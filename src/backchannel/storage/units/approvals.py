@@ -9,8 +9,6 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import msgspec
-
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.flows.spawn_values import read_spawn
@@ -22,30 +20,26 @@ from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
-from backchannel.storage.tx import Row, Tx, columns, required
+from backchannel.storage.tables import APPROVAL_GRANTS, APPROVALS
+from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import deliveries, runs, timers
 from backchannel.storage.views import lookups
 
-_FIELDS = columns(Approval.__struct_fields__)
 APPROVAL_TIMER = "approval"
 """Ends the time in which an approval may be given."""
 _MOST_FITTING = 1000
 """How many ids with the same beginning are looked at; they are random, so that there are never so many."""
 
 
-def _of_row(row: Row) -> Approval:
-    return msgspec.convert(row, Approval, strict=False)
-
-
 def find(tx: Tx, approval_id: str) -> Approval | None:
-    row = tx.one(f"SELECT {_FIELDS} FROM approvals WHERE id = ?", approval_id)
-    return None if row is None else _of_row(row)
+    row = tx.one(f"SELECT {APPROVALS.fields} FROM approvals WHERE id = ?", approval_id)
+    return None if row is None else APPROVALS.read(row)
 
 
 def of_calls(tx: Tx, after: str, until: str, limit: int) -> list[Approval]:
     """List the approvals of the calls whose ids are in a range."""
-    found = f"SELECT {_FIELDS} FROM approvals WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
-    return [_of_row(row) for row in tx.all(found, after, until, limit)]
+    found = f"SELECT {APPROVALS.fields} FROM approvals WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
+    return [APPROVALS.read(row) for row in tx.all(found, after, until, limit)]
 
 
 def _need_for(tx: Tx, approval_id: str, by: Answerer) -> Approval:
@@ -79,9 +73,9 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
     stands; 0 is for ever.
     """
     run = runs.unstopped(tx, fence)
-    known = tx.one(f"UPDATE approvals SET fence = ? WHERE call_id = ? RETURNING {_FIELDS}", run.fence, call.id)
+    known = tx.one(f"UPDATE approvals SET fence = ? WHERE call_id = ? {APPROVALS.returning}", run.fence, call.id)
     if known is not None:
-        return _of_row(known)
+        return APPROVALS.read(known)
     if _is_granted(tx, run.session_key, call.name):
         return _insert(tx, run, call, ApprovalState.APPROVED, "always")
     address = _address(tx, run)
@@ -96,23 +90,23 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
 def _insert(
     tx: Tx, run: Run, call: ToolCall, state: ApprovalState, answered_by: str | None, asked_at: Address | None = None
 ) -> Approval:
-    row = tx.one(
-        "INSERT INTO approvals (id, call_id, run_id, session_key, tool, arguments, state, created_at, answered_at, "
-        f"answered_by, fence, channel) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {_FIELDS}",
-        _free_id(tx),
-        call.id,
-        run.id,
-        run.session_key,
-        call.name,
-        call.arguments,
-        state.value,
-        tx.now,
-        None if answered_by is None else tx.now,
-        answered_by,
-        run.fence,
-        None if asked_at is None else asked_at.channel,
+    row = tx.insert_one(
+        APPROVALS,
+        APPROVALS.returning,
+        id=_free_id(tx),
+        call_id=call.id,
+        run_id=run.id,
+        session_key=run.session_key,
+        tool=call.name,
+        arguments=call.arguments,
+        state=state.value,
+        created_at=tx.now,
+        answered_at=None if answered_by is None else tx.now,
+        answered_by=answered_by,
+        fence=run.fence,
+        channel=None if asked_at is None else asked_at.channel,
     )
-    approval = _of_row(required(row))
+    approval = APPROVALS.read(required(row))
     tx.tell(ApprovalChanged(approval))
     return approval
 
@@ -156,13 +150,8 @@ def answer(tx: Tx, approval_id: str, decision: ApprovalDecided, by: Answerer, *,
             raise InvalidRequest(f"{once} is asked for again, and can be allowed for good then", id=approval_id)
         return approval
     if always:
-        tx.run(
-            "INSERT INTO approval_grants (session_key, tool, granted_at) VALUES (?, ?, ?) "
-            "ON CONFLICT (session_key, tool) DO NOTHING",
-            approval.session_key,
-            approval.tool,
-            tx.now,
-        )
+        key, tool = approval.session_key, approval.tool
+        tx.insert(APPROVAL_GRANTS, APPROVAL_GRANTS.or_skip, session_key=key, tool=tool, granted_at=tx.now)
     return _settle(tx, approval, decision.state, by.name)
 
 
@@ -188,14 +177,14 @@ def _is_granted(tx: Tx, session_key: str, tool: str) -> bool:
 
 def _settle(tx: Tx, approval: Approval, state: ApprovalState, by: str | None) -> Approval:
     row = tx.one(
-        f"UPDATE approvals SET state = ?, answered_at = ?, answered_by = ? WHERE id = ? RETURNING {_FIELDS}",
+        f"UPDATE approvals SET state = ?, answered_at = ?, answered_by = ? WHERE id = ? {APPROVALS.returning}",
         state.value,
         tx.now,
         by,
         approval.id,
     )
     timers.clear_timer(tx, APPROVAL_TIMER, approval.id)
-    settled = _of_row(required(row))
+    settled = APPROVALS.read(required(row))
     tx.tell(ApprovalChanged(settled))
     return settled
 
@@ -209,9 +198,9 @@ def due(tx: Tx, approval_id: str) -> None:
 
 def close(tx: Tx, call_id: str) -> None:
     """Take a question back whose call is over: its run ended."""
-    row = tx.one(f"SELECT {_FIELDS} FROM approvals WHERE call_id = ? AND state = 'pending'", call_id)
+    row = tx.one(f"SELECT {APPROVALS.fields} FROM approvals WHERE call_id = ? AND state = 'pending'", call_id)
     if row is not None:
-        _settle(tx, _of_row(row), ApprovalState.EXPIRED, None)
+        _settle(tx, APPROVALS.read(row), ApprovalState.EXPIRED, None)
 
 
 def page(
@@ -230,8 +219,10 @@ def page(
             conditions.append(condition)
             values.append(str(value) if isinstance(value, ApprovalState) else value)
     where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {_FIELDS} FROM approvals WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
-    return [_of_row(row) for row in rows]
+    rows = tx.all(
+        f"SELECT {APPROVALS.fields} FROM approvals WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit
+    )
+    return [APPROVALS.read(row) for row in rows]
 
 
 def asking_runs(tx: Tx) -> frozenset[str]:

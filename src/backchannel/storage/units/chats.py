@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
 from backchannel.core.facts import AccountHeld, SessionChanged
 from backchannel.core.sessions import Address, read_address, write_address
+from backchannel.storage.tables import ACCOUNT_HOLDS, CHAT_MOVES
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import sessions
 
@@ -29,6 +30,7 @@ class ChatPlace(NamedTuple):
     chat_id: str
 
 
+_AGAIN = "ON CONFLICT (channel, account_id, chat_id) DO UPDATE SET"
 _IS = "channel = ? AND account_id = ? AND chat_id = ?"
 
 
@@ -50,8 +52,6 @@ def move(tx: Tx, channel: str, account_id: str, chat_id: str, to: str) -> None:
     if to == chat_id or moved_to(tx, old) == to:
         return
     first = home(tx, *old) or chat_id
-    upsert = "INSERT INTO chat_moves (channel, account_id, chat_id, moved_to, home) VALUES (?, ?, ?, ?, ?) "
-    again = "ON CONFLICT (channel, account_id, chat_id) DO UPDATE SET moved_to = excluded.moved_to"
     tx.run(
         "UPDATE chat_moves SET moved_to = ? WHERE channel = ? AND account_id = ? AND moved_to = ?",
         to,
@@ -59,9 +59,9 @@ def move(tx: Tx, channel: str, account_id: str, chat_id: str, to: str) -> None:
         account_id,
         chat_id,
     )
-    tx.run(f"{upsert}{again}", *old, to, None)
+    tx.insert(CHAT_MOVES, f"{_AGAIN} moved_to = excluded.moved_to", **old._asdict(), moved_to=to)
     # It may have had this id before: then it is where it began.
-    tx.run(f"{upsert}{again}, home = excluded.home", *new, None, None if first == to else first)
+    tx.insert(CHAT_MOVES, CHAT_MOVES.or_replace, **new._asdict(), moved_to=None, home=None if first == to else first)
     _readdress(tx, old, to)
 
 
@@ -85,14 +85,8 @@ def _readdress(tx: Tx, chat: ChatPlace, to: str) -> None:
 
 def hold(tx: Tx, channel: str, account_id: str, wait_ms: int) -> None:
     """Write down that nothing goes out by an account for a while."""
-    tx.run(
-        "INSERT INTO account_holds (channel, account_id, set_at, until_at) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (channel, account_id) DO UPDATE SET set_at = excluded.set_at, until_at = excluded.until_at",
-        channel,
-        account_id,
-        tx.now,
-        tx.now + wait_ms,
-    )
+    until, replaces = tx.now + wait_ms, ACCOUNT_HOLDS.or_replace
+    tx.insert(ACCOUNT_HOLDS, replaces, channel=channel, account_id=account_id, set_at=tx.now, until_at=until)
     tx.tell(AccountHeld(channel, account_id, wait_ms))
 
 

@@ -8,9 +8,6 @@ missed are one timer that is overdue, and fire once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
-
-import msgspec
 
 from backchannel.config.schedules import Once, read_schedule, show_moment
 from backchannel.config.schema_doors import CronJob
@@ -20,10 +17,11 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Address
-from backchannel.core.stored import StoredForm
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
-from backchannel.storage.tx import Tx, columns, required, row_reader
+from backchannel.storage.jobs import STORED_JOB, ListedJob, Source, StoredJob
+from backchannel.storage.tables import CRON_JOBS
+from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import runs, sessions, timers
 
 CRON_TIMER = "cron"
@@ -31,68 +29,11 @@ AGAIN_MS = 1000
 """When a firing is tried again that came while its session was being deleted."""
 
 _PROVENANCE = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool="cron")
-_STORED: StoredForm[CronJob] = StoredForm(CronJob)
-
-
-class Source(StrEnum):
-    """Where a job comes from; those of the configuration follow it at each start."""
-
-    CONFIG = "config"
-    RUNTIME = "runtime"
-
-
-class JobStatus(StrEnum):
-    """Whether a job is still to come."""
-
-    SCHEDULED = "scheduled"
-    DISABLED = "disabled"
-    DONE = "done"
-    ERROR = "error"
-
-
-class StoredJob(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A job as its row says; the field names are the columns."""
-
-    id: str
-    source: Source
-    body: str
-    created_at: int
-    next_at: int | None
-    fired_at: int | None
-    """The last of its times that came; a run by hand does not count."""
-    last_run: str | None
-    skipped: int
-    error: str | None
-    updated_at: int | None
-    """When it was last changed, if ever; that it fired is no change."""
-
-    @property
-    def job(self) -> CronJob:
-        return _STORED.read(self.body)
-
-    @property
-    def status(self) -> JobStatus:
-        if not self.job.enabled:
-            return JobStatus.DISABLED
-        if self.next_at is not None:
-            return JobStatus.SCHEDULED
-        return JobStatus.ERROR if self.error else JobStatus.DONE
-
-
-class ListedJob(msgspec.Struct, frozen=True):
-    """A job and its last run."""
-
-    stored: StoredJob
-    last_run: Run | None
-
-
-_FIELDS = columns(StoredJob.__struct_fields__)
-_stored = row_reader(StoredJob)
 
 
 def find(tx: Tx, job_id: str) -> StoredJob | None:
-    row = tx.one(f"SELECT {_FIELDS} FROM cron_jobs WHERE id = ?", job_id)
-    return None if row is None else _stored(row)
+    row = tx.one(f"SELECT {CRON_JOBS.fields} FROM cron_jobs WHERE id = ?", job_id)
+    return None if row is None else CRON_JOBS.read(row)
 
 
 def need(tx: Tx, job_id: str) -> StoredJob:
@@ -104,8 +45,8 @@ def need(tx: Tx, job_id: str) -> StoredJob:
 
 def listed(tx: Tx) -> list[ListedJob]:
     """List all jobs: those that come next first, the others by id."""
-    rows = tx.all(f"SELECT {_FIELDS} FROM cron_jobs ORDER BY next_at IS NULL, next_at, id")
-    return [_with_last_run(tx, _stored(row)) for row in rows]
+    rows = tx.all(f"SELECT {CRON_JOBS.fields} FROM cron_jobs ORDER BY next_at IS NULL, next_at, id")
+    return [_with_last_run(tx, CRON_JOBS.read(row)) for row in rows]
 
 
 def look(tx: Tx, job_id: str) -> ListedJob:
@@ -156,7 +97,7 @@ def _replace(tx: Tx, stored: StoredJob, job: CronJob, source: Source = Source.CO
     tx.run(
         "UPDATE cron_jobs SET source = ?, body = ?, updated_at = ? WHERE id = ?",
         source.value,
-        _STORED.write(job, stored.body),
+        STORED_JOB.write(job, stored.body),
         updated_at,
         stored.id,
     )
@@ -213,13 +154,7 @@ def _exists(stored: StoredJob) -> JobExists:
 
 
 def _insert(tx: Tx, job: CronJob, source: Source) -> None:
-    tx.run(
-        "INSERT INTO cron_jobs (id, source, body, created_at) VALUES (?, ?, ?, ?)",
-        job.id,
-        source.value,
-        _STORED.write(job),
-        tx.now,
-    )
+    tx.insert(CRON_JOBS, id=job.id, source=source.value, body=STORED_JOB.write(job), created_at=tx.now)
     next_at, error = _next_time(job, tx.now, None, tx.now)
     if next_at is not None and next_at <= tx.now and runs.find(tx, _run_id(job, next_at)) is not None:
         next_at = None  # its one time came before it was taken out and put in again: the run is there to tell

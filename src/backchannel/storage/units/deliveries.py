@@ -33,18 +33,14 @@ from backchannel.core.text import quoted
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
 from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import Outlets, Tx, assignments, columns, required, row_reader, tell_shadowed
+from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
+from backchannel.storage.tx import Outlets, Tx, assignments, required, tell_shadowed
 from backchannel.storage.units import drafts, idempotency, lines, sessions
-
-DELIVERY_FIELDS = columns(Delivery.__struct_fields__)
-PART_FIELDS = columns(Part.__struct_fields__)
-of_row = row_reader(Delivery)
-part_of_row = row_reader(Part)
 
 
 def find(tx: Tx, delivery_id: str) -> Delivery | None:
-    row = tx.one(f"SELECT {DELIVERY_FIELDS} FROM deliveries WHERE id = ?", delivery_id)
-    return None if row is None else of_row(row)
+    row = tx.one(f"SELECT {DELIVERIES.fields} FROM deliveries WHERE id = ?", delivery_id)
+    return None if row is None else DELIVERIES.read(row)
 
 
 def need(tx: Tx, delivery_id: str) -> Delivery:
@@ -58,8 +54,8 @@ def need(tx: Tx, delivery_id: str) -> Delivery:
 
 
 def parts_of(tx: Tx, delivery_id: str) -> list[Part]:
-    rows = tx.all(f"SELECT {PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? ORDER BY n", delivery_id)
-    return [part_of_row(row) for row in rows]
+    rows = tx.all(f"SELECT {DELIVERY_PARTS.fields} FROM delivery_parts WHERE delivery_id = ? ORDER BY n", delivery_id)
+    return [DELIVERY_PARTS.read(row) for row in rows]
 
 
 def receipt(tx: Tx, delivery_id: str) -> Receipt:
@@ -74,10 +70,8 @@ def receipt(tx: Tx, delivery_id: str) -> Receipt:
 def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
     """Change columns of a delivery, and tell of it."""
     sets = assignments(changed)
-    row = tx.one(
-        f"UPDATE deliveries SET {sets} WHERE id = ? RETURNING {DELIVERY_FIELDS}", *changed.values(), delivery_id
-    )
-    delivery = of_row(required(row))
+    row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? {DELIVERIES.returning}", *changed.values(), delivery_id)
+    delivery = DELIVERIES.read(required(row))
     tx.tell(DeliveryChanged(delivery))
     if delivery.state.is_settled:
         tx.happened(ReceiptSettled(delivery))
@@ -90,18 +84,24 @@ def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
 def post(tx: Tx, text: Post, *, at_once: bool = False) -> Delivery:
     """Make the receipt of a text, in line to be sent; with `at_once` it is judged and split now."""
     delivery_id = new_id()
-    tx.run(
-        "INSERT INTO deliveries (id, session_key, exchange_id, run_id, quotes, state, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, ?, 'pending', ?, ?)",
-        delivery_id,
-        text.session_key,
-        text.exchange_id,
-        text.run_id,
-        text.quotes,
-        tx.now,
-        tx.now,
-    )
+    _insert(tx, delivery_id, text.session_key, text.exchange_id, text.run_id, text.quotes)
     return hand_over(tx, delivery_id, text.text, text.address, at_once=at_once, always=text.always)
+
+
+def _insert(
+    tx: Tx, id: str, session_key: str, exchange_id: str | None, run_id: str | None, quotes: str | None = None
+) -> None:
+    tx.insert(
+        DELIVERIES,
+        id=id,
+        session_key=session_key,
+        exchange_id=exchange_id,
+        run_id=run_id,
+        quotes=quotes,
+        state=DeliveryState.PENDING.value,
+        created_at=tx.now,
+        updated_at=tx.now,
+    )
 
 
 def post_once(
@@ -198,13 +198,7 @@ def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
             return settle(tx, delivery.id, DeliveryState.SUPPRESSED, decision.reason)
     taken = max((part.n for part in parts_of(tx, delivery.id)), default=0)
     for part in make_parts(delivery.id, text, limit, tx.outlets.measure(channel), after=taken):
-        tx.run(
-            "INSERT INTO delivery_parts (delivery_id, n, text, state) VALUES (?, ?, ?, ?)",
-            part.delivery_id,
-            part.n,
-            part.text,
-            part.state.value,
-        )
+        tx.insert(DELIVERY_PARTS, delivery_id=delivery.id, n=part.n, text=part.text, state=part.state.value)
     return delivery
 
 
@@ -258,12 +252,12 @@ def post_call(tx: Tx, run: Run, call: ToolCall) -> None:
 def oldest(tx: Tx, state: DeliveryState, limit: int, after: int) -> list[Delivery]:
     """List the deliveries in a state, oldest first, from behind a number on."""
     rows = tx.all(
-        f"SELECT {DELIVERY_FIELDS} FROM deliveries WHERE state = ? AND number > ? ORDER BY number LIMIT ?",
+        f"SELECT {DELIVERIES.fields} FROM deliveries WHERE state = ? AND number > ? ORDER BY number LIMIT ?",
         state.value,
         after,
         limit,
     )
-    return [of_row(row) for row in rows]
+    return [DELIVERIES.read(row) for row in rows]
 
 
 def page(
@@ -288,9 +282,9 @@ def page(
         values.append(before)
     where = " AND ".join(conditions)
     rows = tx.all(
-        f"SELECT {DELIVERY_FIELDS} FROM deliveries WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit
+        f"SELECT {DELIVERIES.fields} FROM deliveries WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit
     )
-    return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(of_row, rows)]
+    return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(DELIVERIES.read, rows)]
 
 
 # The receipt of an announce: it exists from the moment a send or a spawn is accepted, and is settled once.
@@ -300,16 +294,7 @@ def open_receipt(
     tx: Tx, delivery_id: str, session_key: str, exchange_id: str | None, *, run_id: str | None = None
 ) -> None:
     """Make a receipt for a text that is not written yet; it stands in no line."""
-    tx.run(
-        "INSERT INTO deliveries (id, session_key, exchange_id, run_id, state, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, 'pending', ?, ?)",
-        delivery_id,
-        session_key,
-        exchange_id,
-        run_id,
-        tx.now,
-        tx.now,
-    )
+    _insert(tx, delivery_id, session_key, exchange_id, run_id)
     tx.tell(DeliveryChanged(need(tx, delivery_id)))
 
 

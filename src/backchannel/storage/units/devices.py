@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
+from msgspec.structs import asdict, replace
 
 from backchannel.core.facts import TokenEnded
 from backchannel.core.secrets.devices import DEVICE_LIFE_MS, MOST_OF_ONE, DeviceToken
-from backchannel.storage.tx import Tx, columns, marks, required, row_reader
+from backchannel.storage.tables import DEVICE_TOKENS, excluded
+from backchannel.storage.tx import Tx, required
 
-_NAMES = DeviceToken.__struct_fields__
-_FIELDS = columns(_NAMES)
-_of_row = row_reader(DeviceToken)
-_NEW = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "id")
+_NEW = excluded(column for column in DEVICE_TOKENS.columns if column != "id")
+_OR_REPLACE = f"ON CONFLICT (device_id, parent) DO UPDATE SET {_NEW} {DEVICE_TOKENS.returning}"
 
 
 def by_digest(tx: Tx, digest: str) -> DeviceToken | None:
@@ -28,10 +27,10 @@ def of_device(tx: Tx, device_id: str, parent: str) -> DeviceToken | None:
 
 
 def _counting(tx: Tx, condition: str, *values: str) -> DeviceToken | None:
-    row = tx.one(f"SELECT {_FIELDS} FROM device_tokens WHERE {condition}", *values)
+    row = tx.one(f"SELECT {DEVICE_TOKENS.fields} FROM device_tokens WHERE {condition}", *values)
     if row is None:
         return None
-    found = _of_row(row)
+    found = DEVICE_TOKENS.read(row)
     return found if not found.is_over(tx.now) and _has_parent(tx, found) else None
 
 
@@ -51,13 +50,9 @@ def keep(tx: Tx, offered: DeviceToken, digest_with: Callable[[str], str]) -> Dev
     found = of_device(tx, offered.device_id, offered.parent)
     if found is not None and found.is_that_of(offered, digest_with(found.salt), tx.now):
         return use(tx, found.id)
-    kept = tx.one(
-        f"INSERT INTO device_tokens ({_FIELDS}) VALUES ({marks(_NAMES)}) "
-        f"ON CONFLICT (device_id, parent) DO UPDATE SET {_NEW} RETURNING {_FIELDS}",
-        *msgspec.structs.astuple(msgspec.structs.replace(offered, created_at=tx.now, used_at=tx.now)),
-    )
+    kept = tx.insert_one(DEVICE_TOKENS, _OR_REPLACE, **asdict(replace(offered, created_at=tx.now, used_at=tx.now)))
     _sweep(tx, offered.parent)
-    return _of_row(required(kept))
+    return DEVICE_TOKENS.read(required(kept))
 
 
 def _sweep(tx: Tx, parent: str) -> None:
@@ -69,15 +64,17 @@ def _sweep(tx: Tx, parent: str) -> None:
 
 def use(tx: Tx, id: str) -> DeviceToken | None:
     """Write that one is used now; None if it is gone."""
-    row = tx.one(f"UPDATE device_tokens SET used_at = ? WHERE id = ? RETURNING {_FIELDS}", tx.now, id)
-    return None if row is None else _of_row(row)
+    row = tx.one(f"UPDATE device_tokens SET used_at = ? WHERE id = ? {DEVICE_TOKENS.returning}", tx.now, id)
+    return None if row is None else DEVICE_TOKENS.read(row)
 
 
 def all_devices(tx: Tx) -> list[DeviceToken]:
     """List those that still count, as far as is known here, the newest last."""
     revoked = "SELECT id FROM tokens WHERE revoked_at IS NOT NULL"
-    rows = tx.all(f"SELECT {_FIELDS} FROM device_tokens WHERE parent NOT IN ({revoked}) ORDER BY created_at, id")
-    return [token for token in map(_of_row, rows) if not token.is_over(tx.now)]
+    rows = tx.all(
+        f"SELECT {DEVICE_TOKENS.fields} FROM device_tokens WHERE parent NOT IN ({revoked}) ORDER BY created_at, id"
+    )
+    return [token for token in map(DEVICE_TOKENS.read, rows) if not token.is_over(tx.now)]
 
 
 def remove(tx: Tx, device_id: str) -> list[str]:

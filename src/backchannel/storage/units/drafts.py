@@ -6,7 +6,7 @@ that an earlier process left so is lost: `recover` marks it before anything is s
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from backchannel.core.commands.control_words import is_silent
 from backchannel.core.delivery.delivery import Delivery, DeliveryLane, notice_address
@@ -23,21 +23,19 @@ from backchannel.core.facts import DraftChanged
 from backchannel.core.runs import Fence, Run, RunState
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.storage.events import ReceiptSettled, RunClosed
-from backchannel.storage.tx import ALIVE, Tx, columns, row_reader
+from backchannel.storage.tables import DRAFTS
+from backchannel.storage.tx import ALIVE, Tx
 from backchannel.storage.units import chats, lines, runs, sessions
 from backchannel.storage.units.chats import ChatPlace
 
-_FIELDS = columns(ShownDraft.__struct_fields__)
-_of_row = row_reader(ShownDraft)
-
 
 def find(tx: Tx, run_id: str) -> ShownDraft | None:
-    row = tx.one(f"SELECT {_FIELDS} FROM drafts WHERE run_id = ?", run_id)
-    return None if row is None else _of_row(row)
+    row = tx.one(f"SELECT {DRAFTS.fields} FROM drafts WHERE run_id = ?", run_id)
+    return None if row is None else DRAFTS.read(row)
 
 
 def all_drafts(tx: Tx) -> list[ShownDraft]:
-    return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM drafts ORDER BY run_id")]
+    return [DRAFTS.read(row) for row in tx.all(f"SELECT {DRAFTS.fields} FROM drafts ORDER BY run_id")]
 
 
 _UNHELD = f"FROM drafts WHERE run_id NOT IN (SELECT id FROM runs WHERE fence IN ({ALIVE}))"
@@ -46,7 +44,7 @@ DRAFTS_LEFT = f"SELECT 1 {_UNHELD}"
 
 def left_drafts(tx: Tx) -> list[ShownDraft]:
     """List the drafts that no process at work looks after."""
-    return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} {_UNHELD} ORDER BY run_id")]
+    return [DRAFTS.read(row) for row in tx.all(f"SELECT {DRAFTS.fields} {_UNHELD} ORDER BY run_id")]
 
 
 def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:
@@ -76,15 +74,7 @@ def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:
 
 
 def _insert(tx: Tx, draft: ShownDraft) -> None:
-    tx.run(
-        f"INSERT INTO drafts ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?)",
-        draft.run_id,
-        *draft.lane,
-        draft.place,
-        draft.state.value,
-        draft.message_id,
-        draft.text,
-    )
+    tx.insert(DRAFTS, **{**asdict(draft), "state": draft.state.value})
 
 
 def _replied_at(run: Run) -> Address | None:
@@ -115,8 +105,8 @@ def _is_allowed(tx: Tx, run: Run, address: Address) -> bool:
 
 def shown(tx: Tx, run_id: str, message_id: str) -> ShownDraft | None:
     """Write down the platform's id of a draft that was posted; if its run has ended without a reply, it is removed."""
-    row = tx.one(f"UPDATE drafts SET message_id = ? WHERE run_id = ? RETURNING {_FIELDS}", message_id, run_id)
-    draft = None if row is None else _of_row(row)
+    row = tx.one(f"UPDATE drafts SET message_id = ? WHERE run_id = ? {DRAFTS.returning}", message_id, run_id)
+    draft = None if row is None else DRAFTS.read(row)
     if draft is not None:
         tx.tell(DraftChanged(draft))
     return draft
@@ -124,21 +114,21 @@ def shown(tx: Tx, run_id: str, message_id: str) -> ShownDraft | None:
 
 def forget(tx: Tx, run_id: str) -> None:
     """Forget a draft: it was surely not taken, or another row says what becomes of it, or it is gone from its chat."""
-    row = tx.one(f"DELETE FROM drafts WHERE run_id = ? RETURNING {_FIELDS}", run_id)
+    row = tx.one(f"DELETE FROM drafts WHERE run_id = ? {DRAFTS.returning}", run_id)
     if row is not None:
-        tx.tell(DraftChanged(replace(_of_row(row), state=DraftState.REMOVED)))
+        tx.tell(DraftChanged(replace(DRAFTS.read(row), state=DraftState.REMOVED)))
 
 
 def lose(tx: Tx, run_id: str) -> None:
     """Write down that nobody knows whether a draft was taken: none is posted for its run again."""
     row = tx.one(
-        f"UPDATE drafts SET state = 'lost' WHERE run_id = ? AND state IN ('growing', 'final') RETURNING {_FIELDS}",
+        f"UPDATE drafts SET state = 'lost' WHERE run_id = ? AND state IN ('growing', 'final') {DRAFTS.returning}",
         run_id,
     )
     if row is None:
         forget(tx, run_id)  # its run has ended without a reply, and does not ask any more
     else:
-        tx.tell(DraftChanged(_of_row(row)))
+        tx.tell(DraftChanged(DRAFTS.read(row)))
 
 
 # What becomes of it
@@ -222,8 +212,8 @@ def abandon(tx: Tx, delivery: Delivery) -> None:
 
 
 def _of_delivery(tx: Tx, delivery: Delivery) -> ShownDraft | None:
-    row = tx.one(f"SELECT {_FIELDS} FROM drafts WHERE delivery_id = ?", delivery.id)
-    return None if row is None else _of_row(row)
+    row = tx.one(f"SELECT {DRAFTS.fields} FROM drafts WHERE delivery_id = ?", delivery.id)
+    return None if row is None else DRAFTS.read(row)
 
 
 def _remove(tx: Tx, draft: ShownDraft) -> None:
@@ -232,10 +222,10 @@ def _remove(tx: Tx, draft: ShownDraft) -> None:
         forget(tx, draft.run_id)
         return
     row = tx.one(
-        f"UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE run_id = ? RETURNING {_FIELDS}", draft.run_id
+        f"UPDATE drafts SET state = 'removing', delivery_id = NULL WHERE run_id = ? {DRAFTS.returning}", draft.run_id
     )
     if row is not None and draft.message_id is not None:
-        tx.tell(DraftChanged(_of_row(row)))
+        tx.tell(DraftChanged(DRAFTS.read(row)))
 
 
 # After a crash

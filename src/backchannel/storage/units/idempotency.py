@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
+from msgspec.structs import asdict
 
 from backchannel.core.records import McpCall
 from backchannel.errors import IdempotencyConflict
+from backchannel.storage.tables import IDEMPOTENCY, MCP_CALLS
 from backchannel.storage.tx import Tx
 
 
@@ -33,13 +34,7 @@ def is_used(tx: Tx, key: str) -> bool:
 
 
 def remember_run(tx: Tx, key: str, digest: str | None) -> None:
-    tx.run(
-        "INSERT INTO idempotency (key, digest, run_id, created_at) VALUES (?, ?, ?, ?)",
-        key,
-        digest or "",
-        key,
-        tx.now,
-    )
+    tx.insert(IDEMPOTENCY, key=key, digest=digest or "", run_id=key, created_at=tx.now)
 
 
 def once(tx: Tx, key: str | None, digest: str | None, do: Callable[[], str]) -> str:
@@ -56,13 +51,7 @@ def once(tx: Tx, key: str | None, digest: str | None, do: Callable[[], str]) -> 
             raise _conflict(key)
         return str(row[1])
     result = do()
-    tx.run(
-        "INSERT INTO idempotency (key, digest, result, created_at) VALUES (?, ?, ?, ?)",
-        key,
-        digest or "",
-        result,
-        tx.now,
-    )
+    tx.insert(IDEMPOTENCY, key=key, digest=digest or "", result=result, created_at=tx.now)
     return result
 
 
@@ -81,12 +70,9 @@ KEPT_MS = 24 * 3600 * 1000
 _CLEARED_AT_ONCE = 100
 
 
-_FIELDS = "id, token_id, session_key, version, message, created_at"
-
-
 def keep_mcp_call(tx: Tx, call: McpCall) -> None:
     """Keep a call, and delete some of those that are too old to be resumed."""
-    tx.run(f"INSERT INTO mcp_calls ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)", *msgspec.structs.astuple(call))
+    tx.insert(MCP_CALLS, **asdict(call))
     tx.run(
         "DELETE FROM mcp_calls WHERE id IN (SELECT id FROM mcp_calls WHERE created_at < ? LIMIT ?)",
         call.created_at - KEPT_MS,
@@ -95,5 +81,5 @@ def keep_mcp_call(tx: Tx, call: McpCall) -> None:
 
 
 def find_mcp_call(tx: Tx, call_id: str) -> McpCall | None:
-    row = tx.one(f"SELECT {_FIELDS} FROM mcp_calls WHERE id = ?", call_id)
-    return None if row is None else McpCall(**dict(zip(McpCall.__struct_fields__, row, strict=True)))
+    row = tx.one(f"SELECT {MCP_CALLS.fields} FROM mcp_calls WHERE id = ?", call_id)
+    return None if row is None else McpCall(**dict(zip(MCP_CALLS.columns, row, strict=True)))

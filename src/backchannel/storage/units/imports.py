@@ -22,6 +22,7 @@ from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, encode_message
 from backchannel.core.sessions import Session
 from backchannel.openclaw.entries import imported_key
+from backchannel.storage.tables import MESSAGES, SESSION_IDS, SESSIONS
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import sessions
 
@@ -135,14 +136,14 @@ def _look(tx: Tx, session: Session) -> _Here:
 
 
 def _begin(tx: Tx, session: Session) -> None:
-    tx.run(
-        "INSERT INTO session_ids (session_id, key, mark, created_at, ended_at, end_reason) VALUES (?, ?, ?, ?, ?, ?)",
-        session.session_id,
-        session.key,
-        new_mark(os.urandom(10)),
-        session.created_at,
-        tx.now,
-        IMPORTING,
+    tx.insert(
+        SESSION_IDS,
+        session_id=session.session_id,
+        key=session.key,
+        mark=new_mark(os.urandom(10)),
+        created_at=session.created_at,
+        ended_at=tx.now,
+        end_reason=IMPORTING,
     )
 
 
@@ -190,14 +191,8 @@ def _choose_id(tx: Tx, session_id: str, place: int, ids: Sequence[str]) -> tuple
 
 
 def _insert(tx: Tx, session_id: str, place: int, message: Message) -> None:
-    tx.run(
-        "INSERT INTO messages (session_id, seq, id, role, body) VALUES (?, ?, ?, ?, ?)",
-        session_id,
-        place,
-        message.id,
-        message.role.value,
-        encode_message(message).decode(),
-    )
+    body = encode_message(message).decode()
+    tx.insert(MESSAGES, session_id=session_id, seq=place, id=message.id, role=message.role.value, body=body)
 
 
 def _clear(tx: Tx, session_id: str) -> None:
@@ -209,8 +204,8 @@ def _finish(tx: Tx, session: Session) -> str | None:
     """Write the session, as its transcript is complete; returns the session that has its label, if another does."""
     holder = _label_holder(tx, session)
     row = session if holder is None else msgspec.structs.replace(session, label=None)
-    values = [int(value) if isinstance(value, bool) else value for value in msgspec.structs.astuple(row)]
-    tx.run(f"INSERT INTO sessions ({sessions.SESSION_FIELDS}) VALUES ({', '.join('?' for _ in values)})", *values)
+    values = msgspec.structs.asdict(row).items()
+    tx.insert(SESSIONS, **{name: int(value) if isinstance(value, bool) else value for name, value in values})
     tx.run(
         "UPDATE session_ids SET key = ?, ended_at = ?, end_reason = ? WHERE session_id = ?",
         session.key,

@@ -25,6 +25,7 @@ from backchannel.core.sessions import Session, write_address
 from backchannel.core.stored import StoredForm
 from backchannel.errors import ChatMovedMeanwhile
 from backchannel.storage.ids import new_id
+from backchannel.storage.tables import INBOUND_IDS
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import chats, commands, deliveries, inbox, own_posts, pairing, runs, sessions
 
@@ -94,12 +95,7 @@ def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:
 
 
 def _remember(tx: Tx, id: InboundId, outcome: InboundOutcome) -> None:
-    tx.run(
-        "INSERT INTO inbound_ids (channel, account_id, chat_id, message_id, outcome, at) VALUES (?, ?, ?, ?, ?, ?)",
-        *id,
-        _STORED.write(outcome),
-        tx.now,
-    )
+    tx.insert(INBOUND_IDS, **id._asdict(), outcome=_STORED.write(outcome), at=tx.now)
 
 
 def _arrive(tx: Tx, arrival: Arrival, found: Session | None) -> Session:

@@ -9,6 +9,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, PendingMessages, decode_message, encode_message
 from backchannel.core.sessions import Session
 from backchannel.storage.events import NotesFlushed
+from backchannel.storage.tables import INBOX
 from backchannel.storage.tx import QUEUED, Tx, required
 from backchannel.storage.units import idempotency, messages, sessions, timers
 
@@ -47,12 +48,7 @@ def add_once(
 
 def add_to(tx: Tx, session: Session, note: Message) -> None:
     """Accept a note for a session that is there."""
-    tx.run(
-        "INSERT INTO inbox (id, session_key, body) VALUES (?, ?, ?)",
-        note.id,
-        session.key,
-        encode_message(note).decode(),
-    )
+    tx.insert(INBOX, id=note.id, session_key=session.key, body=encode_message(note).decode())
     tx.run("UPDATE sessions SET updated_at = ? WHERE key = ?", tx.now, session.key)
     if session.running_run is None and not session.flushing:
         flush(tx, session)

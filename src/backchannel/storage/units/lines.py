@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
 from backchannel.core.delivery.delivery import DeliveryLane
+from backchannel.storage.tables import DELIVERY_LINES
 from backchannel.storage.tx import Tx, required
 
 # Rows that stand in line, in the words of their index.
@@ -37,7 +38,9 @@ def take_place(tx: Tx, channel: str | None, account_id: str | None, target: str 
 
 def last_place(tx: Tx, lane: DeliveryLane) -> int:
     """Tell the place that was given out last; 0 if none was."""
-    row = tx.one(f"SELECT last FROM delivery_lines WHERE {_IS}", *_counter(lane))
+    row = tx.one(
+        f"SELECT last FROM delivery_lines WHERE {_IS}", lane.channel, lane.account_id, lane.to, lane.thread_id or ""
+    )
     return 0 if row is None else int(row[0])
 
 
@@ -49,16 +52,15 @@ def take_places_of(tx: Tx, lane: DeliveryLane, other: DeliveryLane) -> int:
 
 def _take(tx: Tx, lane: DeliveryLane, count: int) -> int:
     (last,) = required(
-        tx.one(
-            "INSERT INTO delivery_lines (channel, account_id, target, thread_id, last) VALUES (?, ?, ?, ?, ?) "
+        tx.insert_one(
+            DELIVERY_LINES,
             "ON CONFLICT (channel, account_id, target, thread_id) "
             "DO UPDATE SET last = delivery_lines.last + excluded.last RETURNING last",
-            *_counter(lane),
-            count,
+            channel=lane.channel,
+            account_id=lane.account_id,
+            target=lane.to,
+            thread_id=lane.thread_id or "",
+            last=count,
         )
     )
     return int(last)
-
-
-def _counter(lane: DeliveryLane) -> tuple[str, str, str, str]:
-    return lane.channel, lane.account_id, lane.to, lane.thread_id or ""

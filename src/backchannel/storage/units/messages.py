@@ -16,6 +16,7 @@ from backchannel.core.messages import (
 )
 from backchannel.core.sessions import SessionIdEntry
 from backchannel.errors import NotFound
+from backchannel.storage.tables import MESSAGES
 from backchannel.storage.tx import Row, Tx, required
 from backchannel.storage.units import sessions
 
@@ -39,13 +40,13 @@ def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | No
         )
     )
     line = encode_message(message) if stored is None else stored.encode()
-    tx.run(
-        "INSERT INTO messages (session_id, seq, id, role, body) VALUES (?, ?, ?, ?, ?)",
-        session_id,
-        after - 1,
-        message.id,
-        message.role.value,
-        line.decode(),
+    tx.insert(
+        MESSAGES,
+        session_id=session_id,
+        seq=after - 1,
+        id=message.id,
+        role=message.role.value,
+        body=line.decode(),
     )
     tx.tell(MessageAppended(key, session_id, after - 1, message, line))
     return after - 1, mark

@@ -26,11 +26,10 @@ from backchannel.core.policy.pairing import (
 from backchannel.core.sessions import read_address, write_address
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, PairingNotFound
-from backchannel.storage.tx import Tx, columns, required, row_reader
+from backchannel.storage.tables import PAIRINGS
+from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import deliveries
 
-_FIELDS = columns(PairingRecord.__struct_fields__)
-_of_row = row_reader(PairingRecord)
 _FRESH = "created_at > ? AND created_at < ?"
 
 
@@ -41,36 +40,36 @@ def _fresh(tx: Tx) -> tuple[int, int]:
 def look_up(tx: Tx, event: InboundEvent) -> SenderKnown:
     """Tell what is known of the sender of a message, and how many strangers wait on its channel."""
     row = tx.one(
-        f"SELECT {_FIELDS} FROM pairings WHERE channel = ? AND account_id = ? AND sender_id = ?",
+        f"SELECT {PAIRINGS.fields} FROM pairings WHERE channel = ? AND account_id = ? AND sender_id = ?",
         event.channel,
         event.account_id,
         event.sender_id,
     )
     waiting = f"SELECT count(*) FROM pairings WHERE state = 'pending' AND channel = ? AND {_FRESH}"
     (pending,) = required(tx.one(waiting, event.channel, *_fresh(tx)))
-    return SenderKnown(None if row is None else _of_row(row), int(pending), tx.now)
+    return SenderKnown(None if row is None else PAIRINGS.read(row), int(pending), tx.now)
 
 
 def begin(tx: Tx, arrival: Arrival) -> None:
     """Give a stranger a code, and send it to where they wrote. Codes that are void give way."""
     event, key, address = arrival.event, str(arrival.routed.key), arrival.routed.address
     remove_void(tx, event.channel)
-    row = tx.one(
-        "INSERT INTO pairings (channel, account_id, sender_id, sender_name, code, state, session_key, address, "
-        "created_at) VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, ?) "
-        f"ON CONFLICT (channel, account_id, sender_id) DO NOTHING RETURNING {_FIELDS}",
-        event.channel,
-        event.account_id,
-        event.sender_id,
-        event.sender_name,
-        _new_code(tx),
-        key,
-        write_address(address),
-        tx.now,
+    row = tx.insert_one(
+        PAIRINGS,
+        f"ON CONFLICT (channel, account_id, sender_id) DO NOTHING {PAIRINGS.returning}",
+        channel=event.channel,
+        account_id=event.account_id,
+        sender_id=event.sender_id,
+        sender_name=event.sender_name,
+        code=_new_code(tx),
+        state=PairingState.PENDING.value,
+        session_key=key,
+        address=write_address(address),
+        created_at=tx.now,
     )
     if row is None:
         return  # another gateway on this database has just given them one
-    pairing = _of_row(row)
+    pairing = PAIRINGS.read(row)
     deliveries.post(tx, Post(session_key=key, address=address, text=code_text(pairing.code)), at_once=True)
     tx.tell(PairingChanged(pairing))
 
@@ -91,7 +90,7 @@ def _new_code(tx: Tx) -> str:
 
 def with_codes(tx: Tx) -> list[PairingRecord]:
     """List those whose codes still count, answered ones too."""
-    return [_of_row(row) for row in tx.all(f"SELECT {_FIELDS} FROM pairings WHERE {_FRESH}", *_fresh(tx))]
+    return [PAIRINGS.read(row) for row in tx.all(f"SELECT {PAIRINGS.fields} FROM pairings WHERE {_FRESH}", *_fresh(tx))]
 
 
 def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecord:
@@ -113,8 +112,8 @@ def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecor
         works = f"{removing} takes that back, and the next message gets a new code"
         raise InvalidRequest(f"this code was {pairing.state} already ({works})", param="code")
     changed = "UPDATE pairings SET state = ?, answered_at = ?, answered_by = ? WHERE number = ? RETURNING "
-    row = tx.one(changed + _FIELDS, state.value, tx.now, by.name, pairing.number)
-    answered = _of_row(required(row))
+    row = tx.one(changed + PAIRINGS.fields, state.value, tx.now, by.name, pairing.number)
+    answered = PAIRINGS.read(required(row))
     if state is PairingState.APPROVED:
         told = Post(session_key=answered.session_key, address=read_address(answered.address), text=APPROVED_TEXT)
         deliveries.post(tx, told, at_once=True)
@@ -129,8 +128,8 @@ def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) 
         PairingNotFound: nobody of this id is known.
     """
     account, values = ("", ()) if account_id is None else (" AND account_id = ?", (account_id,))
-    delete = f"DELETE FROM pairings WHERE channel = ? AND sender_id = ?{account} RETURNING {_FIELDS}"
-    removed = [_of_row(row) for row in tx.all(delete, channel, sender_id, *values)]
+    delete = f"DELETE FROM pairings WHERE channel = ? AND sender_id = ?{account} {PAIRINGS.returning}"
+    removed = [PAIRINGS.read(row) for row in tx.all(delete, channel, sender_id, *values)]
     if not removed:
         shown = f"{quoted(sender_id, 64)} on {quoted(channel, 64)}"
         raise PairingNotFound(f"nobody is known as {shown} by pairing (`backchannel pairing list --all` shows who is)")
@@ -149,8 +148,8 @@ def page(
             conditions.append(condition)
             values.append(value)
     where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {_FIELDS} FROM pairings WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
-    return [_of_row(row) for row in rows]
+    rows = tx.all(f"SELECT {PAIRINGS.fields} FROM pairings WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
+    return [PAIRINGS.read(row) for row in rows]
 
 
 def count_pending(tx: Tx) -> int:

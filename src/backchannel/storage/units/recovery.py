@@ -24,6 +24,7 @@ from backchannel.core.runs import (
 )
 from backchannel.errors import InvalidRequest
 from backchannel.storage.events import RunRetried
+from backchannel.storage.tables import FUNCTION_AGENTS, PROCESSES
 from backchannel.storage.tx import ALIVE, LIVE, RUNNING, Tx, marks, required
 from backchannel.storage.units import inbox, run_events, runs, sessions, steps, timers
 from backchannel.storage.units.flows import exchanges
@@ -46,7 +47,7 @@ RESUME_TIMER = "resume"
 
 def enter(tx: Tx) -> int:
     """Register this process, and count the crash of every run that a dead one held; returns our number."""
-    (number,) = required(tx.one("INSERT INTO processes (started_at) VALUES (?) RETURNING number", tx.now))
+    (number,) = required(tx.insert_one(PROCESSES, "RETURNING number", started_at=tx.now))
     end_dead(tx, [other for (other,) in tx.all(f"{ALIVE} AND number < ?", number)])
     return int(number)
 
@@ -228,7 +229,7 @@ def retry(tx: Tx, run_id: str) -> Run:
 
 def remember_function(tx: Tx, agent_id: str) -> None:
     """Record that a program has registered this agent as a function."""
-    tx.run("INSERT INTO function_agents (id, since) VALUES (?, ?) ON CONFLICT (id) DO NOTHING", agent_id, tx.now)
+    tx.insert(FUNCTION_AGENTS, FUNCTION_AGENTS.or_skip, id=agent_id, since=tx.now)
 
 
 def forget_function(tx: Tx, agent_id: str) -> bool:

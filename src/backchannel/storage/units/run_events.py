@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from backchannel.core.runs import Run
-from backchannel.storage.tx import RUNNING, Tx, columns, marks
+from backchannel.storage.tables import RUN_EVENTS
+from backchannel.storage.tx import RUNNING, Tx, marks
 from backchannel.wire.timeline import RunEvent, RunEventKind
-
-_FIELDS = columns(RunEvent.__struct_fields__)
 
 
 def add(
@@ -27,15 +24,15 @@ def add(
     why: str | None = None,
 ) -> None:
     """Record that something happens to a run now; it goes into the commit of this unit."""
-    tx.run(
-        f"INSERT INTO run_events ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        run.id,
-        tx.now,
-        kind.value,
-        run.step,
-        process,
-        until_at,
-        why,
+    tx.insert(
+        RUN_EVENTS,
+        run_id=run.id,
+        at=tx.now,
+        kind=kind.value,
+        step=run.step,
+        process=process,
+        until_at=until_at,
+        body=why,
     )
 
 
@@ -48,7 +45,7 @@ def add_interruptions(tx: Tx, dead: Sequence[int]) -> None:
     """
     last = "coalesce(r.ran_at, r.started_at)"
     tx.run(
-        f"INSERT INTO run_events ({_FIELDS}) "
+        f"INSERT INTO run_events ({RUN_EVENTS.fields}) "
         f"SELECT r.id, CASE WHEN p.ended_at IS NOT NULL THEN p.ended_at WHEN p.alive_at > {last} THEN p.alive_at "
         f"ELSE {last} END, 'interrupted', r.step, p.number, NULL, "
         "CASE WHEN p.ended_at IS NULL THEN 'the process died' ELSE 'the gateway was stopped' END "
@@ -61,5 +58,7 @@ def add_interruptions(tx: Tx, dead: Sequence[int]) -> None:
 
 def of_run(tx: Tx, run_id: str, limit: int) -> list[RunEvent]:
     """List a run's events, oldest first; if there are more than `limit`, the newest of them."""
-    rows = tx.all(f"SELECT {_FIELDS} FROM run_events WHERE run_id = ? ORDER BY number DESC LIMIT ?", run_id, limit)
-    return [msgspec.convert(row, RunEvent, strict=False) for row in reversed(rows)]
+    rows = tx.all(
+        f"SELECT {RUN_EVENTS.fields} FROM run_events WHERE run_id = ? ORDER BY number DESC LIMIT ?", run_id, limit
+    )
+    return [RUN_EVENTS.read(row) for row in reversed(rows)]

@@ -29,22 +29,19 @@ from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
+from backchannel.storage.tables import RUNS, SESSIONS
 from backchannel.storage.tx import (
     LIVE,
     QUEUED,
     READY,
     Tx,
     assignments,
-    columns,
     marks,
     required,
-    row_reader,
     tell_shadowed,
 )
 from backchannel.storage.units import archiving, idempotency, inbox, messages, run_events, sessions
 from backchannel.wire.timeline import RunEventKind
-
-RUN_FIELDS = columns(Run.__struct_fields__)
 
 
 class Assignments(NamedTuple):
@@ -55,12 +52,11 @@ class Assignments(NamedTuple):
 
 
 ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
-of_row = row_reader(Run)
 
 
 def find(tx: Tx, run_id: str) -> Run | None:
-    row = tx.one(f"SELECT {RUN_FIELDS} FROM runs WHERE id = ?", run_id)
-    return None if row is None else of_row(row)
+    row = tx.one(f"SELECT {RUNS.fields} FROM runs WHERE id = ?", run_id)
+    return None if row is None else RUNS.read(row)
 
 
 def need(tx: Tx, run_id: str) -> Run:
@@ -85,8 +81,8 @@ def owned(tx: Tx, fence: Fence) -> Run:
 def update(tx: Tx, run_id: str, **changed: Any) -> Run:
     """Change columns of a run, and tell of it."""
     sets = assignments(changed)
-    row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? RETURNING {RUN_FIELDS}", *changed.values(), run_id)
-    run = of_row(required(row))
+    row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? {RUNS.returning}", *changed.values(), run_id)
+    run = RUNS.read(required(row))
     tx.tell(RunChanged(run))
     return run
 
@@ -134,10 +130,10 @@ def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -
 
 def _same_request(tx: Tx, join: Join) -> Run | None:
     """Find the newest run of the same request, if it is live or ended so recently that this is a repetition."""
-    row = tx.one(f"SELECT {RUN_FIELDS} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
+    row = tx.one(f"SELECT {RUNS.fields} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
     if row is None:
         return None
-    run = of_row(row)
+    run = RUNS.read(row)
     if not run.is_finished:
         return run
     return run if join.ended_since is not None and (run.ended_at or 0) >= join.ended_since else None
@@ -162,34 +158,33 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
     # The reply address is written now and never looked up later: the session's may change while the run waits.
     reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
     chain = request.chain
-    row = tx.one(
-        "INSERT INTO runs (id, session_key, kind, state, session_id, accepted_at, started_at, fence, message, "
-        "message_id, deliver, reply_to, model, thinking, timeout_s, chain_id, hop, exchange_id, spawn_id, join_digest, "
-        f"instructions, quotes) VALUES ({', '.join('?' * 22)}) RETURNING {RUN_FIELDS}",
-        message.run_id,
-        session.key,
-        request.kind.value,
-        RunState.RUNNING.value if starts else RunState.QUEUED.value,
-        session.session_id if starts else None,
-        tx.now,
-        tx.now if starts else None,
-        tx.number if starts else NOBODY,
-        None if starts else encode_message(message).decode(),
-        message.id,
-        int(request.deliver),
-        reply_to,
-        request.model,
-        request.thinking,
-        request.timeout_s,
-        message.run_id if chain is None else chain.id,
-        0 if chain is None else chain.hop,
-        request.exchange_id,
-        request.spawn_id,
-        None if request.join is None else request.join.digest,
-        request.instructions,
-        request.quotes,
+    row = tx.insert_one(
+        RUNS,
+        RUNS.returning,
+        id=message.run_id,
+        session_key=session.key,
+        kind=request.kind.value,
+        state=RunState.RUNNING.value if starts else RunState.QUEUED.value,
+        session_id=session.session_id if starts else None,
+        accepted_at=tx.now,
+        started_at=tx.now if starts else None,
+        fence=tx.number if starts else NOBODY,
+        message=None if starts else encode_message(message).decode(),
+        message_id=message.id,
+        deliver=int(request.deliver),
+        reply_to=reply_to,
+        model=request.model,
+        thinking=request.thinking,
+        timeout_s=request.timeout_s,
+        chain_id=message.run_id if chain is None else chain.id,
+        hop=0 if chain is None else chain.hop,
+        exchange_id=request.exchange_id,
+        spawn_id=request.spawn_id,
+        join_digest=None if request.join is None else request.join.digest,
+        instructions=request.instructions,
+        quotes=request.quotes,
     )
-    return of_row(required(row))
+    return RUNS.read(required(row))
 
 
 def free_id(tx: Tx, wanted: str) -> str:
@@ -226,10 +221,10 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
     if session.deleting or session.flushing:
         return None
     row = tx.one(
-        f"SELECT {RUN_FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
+        f"SELECT {RUNS.fields} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
         key,
     )
-    run = of_row(required(row))
+    run = RUNS.read(required(row))
     tx.run("UPDATE sessions SET queued = queued - 1 WHERE key = ?", key)
     if run.is_suspect:
         _begin(tx, run, session, NOBODY)
@@ -240,10 +235,10 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
 def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
     """Wake the lane of a session whose next run had to wait for something else."""
     row = tx.one(
-        f"SELECT {RUN_FIELDS} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key
+        f"SELECT {RUNS.fields} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key
     )
     if row is not None:
-        tx.tell(RunChanged(of_row(row)))
+        tx.tell(RunChanged(RUNS.read(row)))
 
 
 def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
@@ -252,7 +247,7 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
         run_events.add(tx, run, RunEventKind.RESUMED, process=number)
     row = tx.one(
         "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), ran_at = ?, "
-        f"fence = ?, message = NULL WHERE id = ? RETURNING {RUN_FIELDS}",
+        f"fence = ?, message = NULL WHERE id = ? {RUNS.returning}",
         session.session_id,
         tx.now,
         tx.now,
@@ -261,7 +256,7 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
     )
     stored = _line_to_append(tx, run, session)
     message = None if stored is None else decode_message(stored)
-    return _enter(tx, of_row(required(row)), message, session, number, stored)
+    return _enter(tx, RUNS.read(required(row)), message, session, number, stored)
 
 
 def _enter(
@@ -343,7 +338,7 @@ def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]
             f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, "
             "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END, "
             "last_state = CASE WHEN session_id = ? THEN ? ELSE last_state END WHERE key = ? "
-            f"RETURNING {sessions.SESSION_FIELDS}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
+            f"{SESSIONS.returning}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
             "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
             *used.values,
             tx.now,
@@ -356,7 +351,7 @@ def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]
             run.id,
         )
     )
-    session = sessions.of_row(row[:-2])
+    session = SESSIONS.read(row[:-2])
     if session.queued:
         tx.tell(LaneFree(session.key))
     return session, bool(row[-2]), bool(row[-1])
@@ -428,15 +423,15 @@ def page(
         conditions.append("position < ?")
         values.append(before)
     where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {RUN_FIELDS} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
-    return [of_row(row) for row in rows]
+    rows = tx.all(f"SELECT {RUNS.fields} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
+    return [RUNS.read(row) for row in rows]
 
 
 def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
     """List the runs of an exchange, oldest first."""
     return [
-        of_row(row)
-        for row in tx.all(f"SELECT {RUN_FIELDS} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
+        RUNS.read(row)
+        for row in tx.all(f"SELECT {RUNS.fields} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
     ]
 
 

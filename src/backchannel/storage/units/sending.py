@@ -20,6 +20,7 @@ from backchannel.core.delivery.delivery import (
 )
 from backchannel.core.delivery.drafts import LEFT_BEHIND, DraftBefore
 from backchannel.core.sessions import WEBCHAT
+from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
 from backchannel.storage.tx import ALIVE, Tx, required
 from backchannel.storage.units import chats, deliveries, drafts, lines
 from backchannel.storage.units.chats import ChatPlace
@@ -35,10 +36,8 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
         _follow(tx, lane, to)
         return None
     where, values = lines.in_lane(lane)
-    while row := tx.one(
-        f"SELECT {deliveries.DELIVERY_FIELDS} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values
-    ):
-        head = deliveries.of_row(row)
+    while row := tx.one(f"SELECT {DELIVERIES.fields} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
+        head = DELIVERIES.read(row)
         if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > tx.now):
             return None
         if not _has_parts(tx, head.id):
@@ -69,7 +68,7 @@ def _begin(tx: Tx, head: Delivery, before: DraftBefore) -> PartClaimed:
         "draft_id = coalesce(?, draft_id), note = coalesce(?, note) "
         "WHERE delivery_id = ? AND n = "
         "(SELECT min(n) FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')) "
-        f"RETURNING {deliveries.PART_FIELDS}",
+        f"{DELIVERY_PARTS.returning}",
         before.draft_id,
         before.note,
         head.id,
@@ -84,7 +83,7 @@ def _begin(tx: Tx, head: Delivery, before: DraftBefore) -> PartClaimed:
         updated_at=tx.now,
         sender=tx.number,
     )
-    return PartClaimed(sending, deliveries.part_of_row(required(part)))
+    return PartClaimed(sending, DELIVERY_PARTS.read(required(part)))
 
 
 def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
@@ -99,11 +98,11 @@ def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
 def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool) -> Delivery:
     """Write the outcome of an attempt; one that is no longer the part's latest changes nothing."""
     row = tx.one(
-        f"SELECT {deliveries.PART_FIELDS} FROM delivery_parts WHERE delivery_id = ? AND n = ?",
+        f"SELECT {DELIVERY_PARTS.fields} FROM delivery_parts WHERE delivery_id = ? AND n = ?",
         claimed.delivery_id,
         claimed.n,
     )
-    part = None if row is None else deliveries.part_of_row(row)
+    part = None if row is None else DELIVERY_PARTS.read(row)
     if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
         return deliveries.need(tx, claimed.delivery_id)
     lane = deliveries.need(tx, part.delivery_id).lane if isinstance(answer, ChannelError) else None

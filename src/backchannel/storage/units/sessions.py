@@ -23,18 +23,17 @@ from backchannel.core.sessions import (
 from backchannel.core.text import quoted
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
-from backchannel.storage.tx import Tx, assignments, columns, required, row_reader
+from backchannel.storage.tables import SESSION_IDS, SESSIONS
+from backchannel.storage.tx import Tx, assignments, required
 from backchannel.storage.units import idempotency
 
-SESSION_FIELDS = columns(Session.__struct_fields__)
 FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
 """Tells sessions apart that were made in the same millisecond: runs are counted as they are accepted."""
-of_row = row_reader(Session)
 
 
 def find(tx: Tx, key: str) -> Session | None:
-    row = tx.one(f"SELECT {SESSION_FIELDS} FROM sessions WHERE key = ?", key)
-    return None if row is None else of_row(row)
+    row = tx.one(f"SELECT {SESSIONS.fields} FROM sessions WHERE key = ?", key)
+    return None if row is None else SESSIONS.read(row)
 
 
 def need(tx: Tx, key: str, expected_session_id: str | None = None) -> Session:
@@ -89,19 +88,19 @@ def of_flow(tx: Tx, key: SessionKey) -> Session:
 def _create(tx: Tx, key: SessionKey, kind: Kind) -> Session:
     session_id = _new_transcript(tx, str(key))
     channel = key.channel if key.chat_type is not None else None
-    row = tx.one(
-        "INSERT INTO sessions (key, agent_id, kind, session_id, created_at, updated_at, channel) "
-        f"VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {SESSION_FIELDS}",
-        str(key),
-        key.agent,
-        kind.value,
-        session_id,
-        tx.now,
-        tx.now,
-        channel,
+    row = tx.insert_one(
+        SESSIONS,
+        SESSIONS.returning,
+        key=str(key),
+        agent_id=key.agent,
+        kind=kind.value,
+        session_id=session_id,
+        created_at=tx.now,
+        updated_at=tx.now,
+        channel=channel,
     )
     tx.tell(SessionChanged(str(key), "created"))
-    return of_row(required(row))
+    return SESSIONS.read(required(row))
 
 
 def _revive(tx: Tx, session: Session) -> Session:
@@ -119,13 +118,7 @@ def _revive(tx: Tx, session: Session) -> Session:
 
 def _new_transcript(tx: Tx, key: str) -> str:
     session_id = new_session_id()
-    tx.run(
-        "INSERT INTO session_ids (session_id, key, mark, created_at) VALUES (?, ?, ?, ?)",
-        session_id,
-        key,
-        new_mark(os.urandom(10)),
-        tx.now,
-    )
+    tx.insert(SESSION_IDS, session_id=session_id, key=key, mark=new_mark(os.urandom(10)), created_at=tx.now)
     return session_id
 
 
@@ -276,7 +269,7 @@ def _take_back_grants(tx: Tx, key: str) -> None:
 
 def required_session(tx: Tx, key: str) -> Session:
     """Load a session that rows point to, archived or not."""
-    return of_row(required(tx.one(f"SELECT {SESSION_FIELDS} FROM sessions WHERE key = ?", key)))
+    return SESSIONS.read(required(tx.one(f"SELECT {SESSIONS.fields} FROM sessions WHERE key = ?", key)))
 
 
 def counts(tx: Tx) -> dict[str, int]:
@@ -286,8 +279,8 @@ def counts(tx: Tx) -> dict[str, int]:
 
 def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:
     """Change columns of a session, and load it as it is then."""
-    return of_row(
-        required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? RETURNING {SESSION_FIELDS}", *values, key))
+    return SESSIONS.read(
+        required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? {SESSIONS.returning}", *values, key))
     )
 
 
@@ -312,7 +305,10 @@ def labelled(tx: Tx, label: str, agent_id: str | None) -> list[Session]:
     if agent_id is not None:
         where += " AND agent_id = ?"
         values.append(agent_id)
-    return [of_row(row) for row in tx.all(f"SELECT {SESSION_FIELDS} FROM sessions WHERE {where} ORDER BY key", *values)]
+    return [
+        SESSIONS.read(row)
+        for row in tx.all(f"SELECT {SESSIONS.fields} FROM sessions WHERE {where} ORDER BY key", *values)
+    ]
 
 
 def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offset: int = 0) -> list[Session]:
@@ -328,7 +324,7 @@ def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offse
     elif wanted.archived is None:
         where, values = _among(_EITHER, where, values, limit + offset)
     rows = tx.all(
-        f"SELECT {SESSION_FIELDS} FROM sessions WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
+        f"SELECT {SESSIONS.fields} FROM sessions WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
         *values,
         limit,
         offset,

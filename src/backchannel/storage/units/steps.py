@@ -10,7 +10,8 @@ from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall, function_model
 from backchannel.storage.events import CallClosed, RunUnanswered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tx import Tx, columns, row_reader
+from backchannel.storage.tables import TOOL_CALLS
+from backchannel.storage.tx import Tx
 from backchannel.storage.units import approvals, deliveries, messages, run_events, runs
 from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.units.runs import Assignments
@@ -167,39 +168,37 @@ def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_
 #
 # A call's result enters the transcript in the commit that marks it done, so each call has exactly one.
 
-CALL_FIELDS = columns(ToolCall.__struct_fields__[:-1])
 _IS_ASKED = "EXISTS (SELECT 1 FROM approvals WHERE call_id = tool_calls.id)"
-call_of_row = row_reader(ToolCall)
 
 
 def find_call(tx: Tx, call_id: str) -> ToolCall | None:
-    row = tx.one(f"SELECT {CALL_FIELDS}, {_IS_ASKED} FROM tool_calls WHERE id = ?", call_id)
-    return None if row is None else call_of_row(row)
+    row = tx.one(f"SELECT {TOOL_CALLS.fields}, {_IS_ASKED} FROM tool_calls WHERE id = ?", call_id)
+    return None if row is None else TOOL_CALLS.read(row)
 
 
 def insert_call(tx: Tx, call: ToolCall) -> None:
-    tx.run(
-        f"INSERT INTO tool_calls ({CALL_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-        call.id,
-        call.run_id,
-        call.step,
-        call.position,
-        call.name,
-        call.arguments,
-        call.state.value,
-        call.result,
-        call.started_at,
+    tx.insert(
+        TOOL_CALLS,
+        id=call.id,
+        run_id=call.run_id,
+        step=call.step,
+        position=call.position,
+        name=call.name,
+        arguments=call.arguments,
+        state=call.state.value,
+        result=call.result,
+        started_at=call.started_at,
     )
 
 
 def open_calls(tx: Tx, run_id: str) -> list[ToolCall]:
     """List a run's calls that have no result yet, in order."""
     rows = tx.all(
-        f"SELECT {CALL_FIELDS}, {_IS_ASKED} FROM tool_calls WHERE run_id = ? AND state <> 'done' "
+        f"SELECT {TOOL_CALLS.fields}, {_IS_ASKED} FROM tool_calls WHERE run_id = ? AND state <> 'done' "
         "ORDER BY step, position",
         run_id,
     )
-    return [call_of_row(row) for row in rows]
+    return [TOOL_CALLS.read(row) for row in rows]
 
 
 def mark_started(tx: Tx, call_id: str) -> None:

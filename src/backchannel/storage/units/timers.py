@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from backchannel.core.contracts import Timer
 from backchannel.core.facts import TimerSet
+from backchannel.storage.tables import TIMERS
 from backchannel.storage.tx import Tx
 
 
 def set_timer(tx: Tx, kind: str, ref: str, due_at: int) -> None:
     """Make or move a timer."""
-    tx.run(
-        "INSERT INTO timers (kind, ref, due_at, set_at) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (kind, ref) DO UPDATE SET due_at = excluded.due_at, set_at = excluded.set_at",
-        kind,
-        ref,
-        due_at,
-        tx.now,
-    )
+    tx.insert(TIMERS, TIMERS.or_replace, kind=kind, ref=ref, due_at=due_at, set_at=tx.now)
     tx.tell(TimerSet(due_at))
 
 

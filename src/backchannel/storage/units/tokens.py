@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from backchannel.core.facts import TokenEnded
 from backchannel.core.records import TokenRow
+from backchannel.storage.tables import TOKENS
 from backchannel.storage.tx import Row, Tx
 from backchannel.storage.units import devices
-
-_FIELDS = "id, digest, scopes, session_key, label, created_at, revoked_at"
 
 
 def _token(row: Row) -> TokenRow:
@@ -24,25 +25,16 @@ def _token(row: Row) -> TokenRow:
 
 
 def create(tx: Tx, token: TokenRow) -> None:
-    tx.run(
-        f"INSERT INTO tokens ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        token.id,
-        token.digest,
-        " ".join(token.scopes),
-        token.session_key,
-        token.label,
-        token.created_at,
-        token.revoked_at,
-    )
+    tx.insert(TOKENS, **{**asdict(token), "scopes": " ".join(token.scopes)})
 
 
 def all_tokens(tx: Tx) -> list[TokenRow]:
-    return [_token(row) for row in tx.all(f"SELECT {_FIELDS} FROM tokens ORDER BY created_at, id")]
+    return [_token(row) for row in tx.all(f"SELECT {TOKENS.fields} FROM tokens ORDER BY created_at, id")]
 
 
 def by_digest(tx: Tx, digest: str) -> TokenRow | None:
     """Find a token that still counts by its hash."""
-    row = tx.one(f"SELECT {_FIELDS} FROM tokens WHERE digest = ? AND revoked_at IS NULL", digest)
+    row = tx.one(f"SELECT {TOKENS.fields} FROM tokens WHERE digest = ? AND revoked_at IS NULL", digest)
     return None if row is None else _token(row)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
-from backchannel.core.sessions import Session
-from backchannel.storage.tx import Tx, columns
-from backchannel.storage.units import messages, sessions
+from backchannel.storage.tables import SESSIONS
+from backchannel.storage.tx import Tx
+from backchannel.storage.units import messages
 
 EXPORT_LINES = 500
 
 _LISTED = (
-    f"SELECT next_seq, {columns(Session.__struct_fields__, 'sessions.')} "
+    f"SELECT next_seq, {SESSIONS.fields_of('sessions')} "
     "FROM sessions JOIN session_ids ON session_ids.session_id = sessions.session_id"
 )
 
@@ -29,7 +29,7 @@ def listed_after(
         where += f" AND sessions.key IN ({', '.join('?' for _ in keys)})"
         values += keys
     rows = tx.all(f"{_LISTED} WHERE {where} ORDER BY sessions.key LIMIT ?", *values, limit)
-    return [ExportListed(length, sessions.of_row(tuple(row))) for length, *row in rows]
+    return [ExportListed(length, SESSIONS.read(tuple(row))) for length, *row in rows]
 
 
 def read(tx: Tx, session_id: str, place: ExportPlace, until: int, size: int) -> Passage:

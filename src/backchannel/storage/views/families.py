@@ -9,6 +9,7 @@ from backchannel.core.flows.spawn_values import ChildSession, Family, SpawnRecor
 from backchannel.core.forest import Forest, Relative, Relatives, grow_forest
 from backchannel.core.messages import Usage
 from backchannel.core.sessions import Session, SessionFilter
+from backchannel.storage.tables import SESSIONS
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import runs, sessions
 
@@ -86,12 +87,12 @@ def _add_parents(tx: Tx, found: dict[str, Session], session: Session) -> None:
 def _add_children(tx: Tx, found: dict[str, Session], key: str, limit: int, *, only_archived: bool = False) -> list[str]:
     archived = " AND archived_at IS NOT NULL" if only_archived else ""
     rows = tx.all(
-        f"SELECT {sessions.SESSION_FIELDS} FROM sessions WHERE spawned_by = ?{archived} "
+        f"SELECT {SESSIONS.fields} FROM sessions WHERE spawned_by = ?{archived} "
         f"ORDER BY created_at DESC, {sessions.FIRST_RUN} DESC, key LIMIT ?",
         key,
         limit,
     )
-    fresh = {child.key: child for child in map(sessions.of_row, rows) if child.key not in found}
+    fresh = {child.key: child for child in map(SESSIONS.read, rows) if child.key not in found}
     found |= fresh
     return list(fresh)
 

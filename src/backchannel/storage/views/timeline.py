@@ -14,8 +14,9 @@ from backchannel.core.messages import Message, Role, decode_message
 from backchannel.core.runs import Run, ToolCall
 from backchannel.core.text import quoted
 from backchannel.errors import RunNotFound
+from backchannel.storage.tables import TOOL_CALLS
 from backchannel.storage.tx import Tx
-from backchannel.storage.units import approvals, run_events, runs, steps
+from backchannel.storage.units import approvals, run_events, runs
 from backchannel.wire.timeline import CallFlow, RunStory, Timeline, build_timeline
 
 MOST_EVENTS = 500
@@ -102,12 +103,12 @@ def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
 
 def _calls(tx: Tx, run: Run) -> list[ToolCall]:
     rows = tx.all(
-        f"SELECT {steps.CALL_FIELDS} FROM tool_calls WHERE id > ? AND id < ? AND run_id = ? LIMIT ?",
+        f"SELECT {TOOL_CALLS.fields} FROM tool_calls WHERE id > ? AND id < ? AND run_id = ? LIMIT ?",
         *_range(run),
         run.id,
         _MOST_CALLS,
     )
-    calls = [steps.call_of_row(row) for row in rows]
+    calls = [TOOL_CALLS.read(row) for row in rows]
     return sorted(calls, key=lambda call: (call.step, call.position))
 
 

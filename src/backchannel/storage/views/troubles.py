@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backchannel.core.records import Troubles, UnfinishedWork
+from backchannel.storage.tables import PROBE
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units.lines import IN_LINE
 
@@ -59,7 +60,7 @@ def unfinished(tx: Tx) -> UnfinishedWork:
 
 def probe(tx: Tx, body: str) -> None:
     """Write as much as accepting a message takes; `body` must be another one each time, or nothing is written."""
-    tx.run("INSERT INTO probe (id, body) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body", body)
+    tx.insert(PROBE, PROBE.or_replace, id=1, body=body)
 
 
 def remember_default_model(tx: Tx, model: str, demo: str) -> str | None:

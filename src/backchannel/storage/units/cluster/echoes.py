@@ -20,8 +20,9 @@ from backchannel.core.facts import (
 )
 from backchannel.core.messages import decode_message
 from backchannel.core.runs import Run
+from backchannel.storage.tables import DELIVERIES, RUNS
 from backchannel.storage.tx import Tx, marks
-from backchannel.storage.units import approvals, chats, deliveries, runs
+from backchannel.storage.units import approvals, chats
 from backchannel.storage.units.cluster import growing
 
 _LOOKED_BACK = 8
@@ -54,8 +55,8 @@ def _timer(due_at: str) -> TimerSet:
 
 
 def _runs(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
-    rows = tx.all(f"SELECT {runs.RUN_FIELDS} FROM runs WHERE id IN ({marks(ids)})", *ids)
-    return {run.id: RunChanged(run) for run in map(runs.of_row, rows)}
+    rows = tx.all(f"SELECT {RUNS.fields} FROM runs WHERE id IN ({marks(ids)})", *ids)
+    return {run.id: RunChanged(run) for run in map(RUNS.read, rows)}
 
 
 def _messages(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
@@ -90,8 +91,8 @@ def _last_message(tx: Tx, run: Run) -> Iterator[Fact]:
 
 
 def _deliveries(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
-    rows = tx.all(f"SELECT {deliveries.DELIVERY_FIELDS} FROM deliveries WHERE id IN ({marks(ids)})", *ids)
-    return {delivery.id: DeliveryChanged(delivery) for delivery in map(deliveries.of_row, rows)}
+    rows = tx.all(f"SELECT {DELIVERIES.fields} FROM deliveries WHERE id IN ({marks(ids)})", *ids)
+    return {delivery.id: DeliveryChanged(delivery) for delivery in map(DELIVERIES.read, rows)}
 
 
 def _approvals(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from backchannel.core.facts import GrowthWanted, GrowthWritten
 from backchannel.core.runs import Run
+from backchannel.storage.tables import RUNS
 from backchannel.storage.tx import ALIVE, RUNNING, Tx, marks
-from backchannel.storage.units import runs
 
 
 def want(tx: Tx, run_ids: Sequence[str], wanted_ms: int) -> list[GrowthWritten]:
@@ -78,8 +78,8 @@ def forget_unwanted(tx: Tx) -> None:
 def running_elsewhere(tx: Tx, limit: int) -> list[Run]:
     """List runs that other processes work on."""
     rows = tx.all(
-        f"SELECT {runs.RUN_FIELDS} FROM runs WHERE {RUNNING} AND fence IN ({ALIVE}) AND fence <> ? LIMIT ?",
+        f"SELECT {RUNS.fields} FROM runs WHERE {RUNNING} AND fence IN ({ALIVE}) AND fence <> ? LIMIT ?",
         tx.number,
         limit,
     )
-    return [runs.of_row(row) for row in rows]
+    return [RUNS.read(row) for row in rows]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from backchannel.core.cluster.members import GatewayInfo, GatewaySeen, LeaseRenewed, TakenOver, read_ids, write_ids
 from backchannel.errors import Unavailable
+from backchannel.storage.tables import DUTIES, PROCESSES
 from backchannel.storage.tx import ALIVE, QUEUED, Tx, marks, required
 from backchannel.storage.units import recovery
 from backchannel.storage.units.cluster import growing
@@ -31,17 +32,17 @@ def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
     _end(tx, [*before, *(number for number in _expired(tx) if number not in before)])
     growing.forget_unwanted(tx)
     (number,) = required(
-        tx.one(
-            "INSERT INTO processes (started_at, lease_until, place, name, version, config, agents, jobs) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
-            tx.now,
-            tx.shared_now + lease_ms,
-            place,
-            member.name,
-            member.version,
-            member.config,
-            _listed(member.agents),
-            _listed(member.jobs),
+        tx.insert_one(
+            PROCESSES,
+            "RETURNING number",
+            started_at=tx.now,
+            lease_until=tx.shared_now + lease_ms,
+            place=place,
+            name=member.name,
+            version=member.version,
+            config=member.config,
+            agents=_listed(member.agents),
+            jobs=_listed(member.jobs),
         )
     )
     return int(number)
@@ -76,12 +77,7 @@ def take_over(tx: Tx, duties: Sequence[str]) -> TakenOver:
     dead = _expired(tx)
     _end(tx, dead)
     for duty in duties:
-        tx.run(
-            "INSERT INTO duties (name, process) VALUES (?, ?) "
-            f"ON CONFLICT (name) DO UPDATE SET process = excluded.process WHERE duties.process NOT IN ({ALIVE})",
-            duty,
-            tx.number,
-        )
+        tx.insert(DUTIES, f"{DUTIES.or_replace} WHERE duties.process NOT IN ({ALIVE})", name=duty, process=tx.number)
     return TakenOver(_duties_of(tx), is_any_dead=bool(dead))
 
 

@@ -11,6 +11,7 @@ from backchannel.core.flows.spawn_values import Spawn
 from backchannel.core.keys import SessionKey
 from backchannel.core.policy.limits import Lineage, may_go_on
 from backchannel.storage.events import RunClosed, RunEntered
+from backchannel.storage.tables import BARRIERS
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import flows, messages, runs, sessions, timers
 from backchannel.storage.units.flows import chains
@@ -23,13 +24,8 @@ def add_child(tx: Tx, spawn: Spawn) -> None:
     known = _find(tx, spawn.barrier_id)
     if known is None:
         known = rule.barrier_for(spawn)
-        tx.run(
-            "INSERT INTO barriers (id, session_key, state, body, created_at) VALUES (?, ?, 'open', ?, ?)",
-            known.id,
-            str(known.requester),
-            write_barrier(known),
-            tx.now,
-        )
+        key, body = str(known.requester), write_barrier(known)
+        tx.insert(BARRIERS, id=known.id, session_key=key, state="open", body=body, created_at=tx.now)
     _write(tx, rule.add_child(known, spawn))
 
 

@@ -42,6 +42,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import ExchangeNotFound, FenceLost, InvalidRequest, SessionNotFound, StopRequested
 from backchannel.storage.events import CallClosed, RunClosed, RunRetried
 from backchannel.storage.ids import new_id
+from backchannel.storage.tables import EXCHANGES, WAITS
 from backchannel.storage.tx import LIVE, Tx, required, tell_shadowed
 from backchannel.storage.units import deliveries, flows, idempotency, runs, sessions
 from backchannel.storage.units.flows import chains
@@ -290,30 +291,28 @@ def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> str:
     """Write an exchange with its receipt and its wait; returns the receipt's id."""
     delivery_id = new_id()
     requester = None if ask.requester is None else str(ask.requester)
-    tx.run(
-        "INSERT INTO exchanges "
-        "(id, requester_key, target_key, state, turn, body, call_id, delivery_id, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        exchange.id,
-        requester,
-        str(ask.target),
-        exchange.state.value,
-        exchange.turn,
-        write_exchange(exchange),
-        exchange.call_id,
-        delivery_id,
-        tx.now,
-        tx.now,
+    tx.insert(
+        EXCHANGES,
+        id=exchange.id,
+        requester_key=requester,
+        target_key=str(ask.target),
+        state=exchange.state.value,
+        turn=exchange.turn,
+        body=write_exchange(exchange),
+        call_id=exchange.call_id,
+        delivery_id=delivery_id,
+        created_at=tx.now,
+        updated_at=tx.now,
     )
     deliveries.open_receipt(tx, delivery_id, str(ask.target), exchange.id)
     if ask.wait_ms > 0 and exchange.call_id is not None:
-        tx.run(
-            "INSERT INTO waits (call_id, waiter_key, target_key, run_id, until_at) VALUES (?, ?, ?, ?, ?)",
-            exchange.call_id,
-            requester,
-            str(ask.target),
-            exchange.primary_run,
-            tx.now + ask.wait_ms,
+        tx.insert(
+            WAITS,
+            call_id=exchange.call_id,
+            waiter_key=requester,
+            target_key=str(ask.target),
+            run_id=exchange.primary_run,
+            until_at=tx.now + ask.wait_ms,
         )
         record_wait(tx, exchange.call_id)
     return delivery_id

@@ -37,6 +37,7 @@ from backchannel.core.sessions import Address, Session, SessionPatch, read_addre
 from backchannel.storage.events import RunClosed
 from backchannel.storage.files.folder import archived_path
 from backchannel.storage.ids import new_id
+from backchannel.storage.tables import SPAWNS
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units import deliveries, flows, idempotency, inbox, messages, runs, sessions
 from backchannel.storage.units.flows import barriers, chains
@@ -145,19 +146,18 @@ def _make_child(tx: Tx, ask: SpawnAsk) -> Session:
 def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> str:
     """Write a spawn with its receipt, and its place in a barrier; returns the receipt's id."""
     delivery_id = new_id()
-    tx.run(
-        "INSERT INTO spawns (id, requester_key, requester_run, child_key, state, body, delivery_id, call_id, "
-        "created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        spawn.id,
-        str(spawn.requester),
-        spawn.requester_run,
-        str(spawn.child),
-        spawn.state.value,
-        write_spawn(spawn),
-        delivery_id,
-        call.call_id,
-        tx.now,
-        tx.now,
+    tx.insert(
+        SPAWNS,
+        id=spawn.id,
+        requester_key=str(spawn.requester),
+        requester_run=spawn.requester_run,
+        child_key=str(spawn.child),
+        state=spawn.state.value,
+        body=write_spawn(spawn),
+        delivery_id=delivery_id,
+        call_id=call.call_id,
+        created_at=tx.now,
+        updated_at=tx.now,
     )
     deliveries.open_receipt(tx, delivery_id, str(spawn.requester), None, run_id=spawn.child_run)
     if call.digest is not None:

@@ -1,0 +1,388 @@
+"""Tables of the database: the columns, owner and end of each.
+
+`schema/*.sql` creates the tables; a test compares the two. From this list follow the columns of an INSERT and of a
+SELECT, the tables that `migrate` copies and their order, and the tables that a unit may write under the lock of one
+session. A new table goes here, with its owner and its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from backchannel.core.delivery.delivery import Delivery, Part
+from backchannel.core.delivery.drafts import ShownDraft
+from backchannel.core.policy.approvals import Approval
+from backchannel.core.policy.pairing import PairingRecord
+from backchannel.core.records import McpCall, TokenRow
+from backchannel.core.runs import Run, ToolCall
+from backchannel.core.secrets.devices import DeviceToken
+from backchannel.core.sessions import Session
+from backchannel.storage.jobs import StoredJob
+from backchannel.wire.timeline import RunEvent
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+TableOwner = Literal["session", "key", "all"]
+"""Whose rows they are, and so which lock a unit needs to write them.
+
+- `session`: one session's. The lock of that session is enough.
+- `key`: given out once by their key, or nothing is decided by them. Any unit may write them.
+- `all`: several sessions', or the gateway's. A unit that writes them locks everything.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """The end of a row: what may remove it, and when. At least one field is set."""
+
+    parent: tuple[str, str] | None = None
+    """A column, and the `table.column` whose row it names. The row goes with that one."""
+    after: str | None = None
+    """A column with a time. The row may go some time after it; NULL means not yet."""
+    when: str | None = None
+    """A condition, as SQL: `after` counts only for rows that fulfil it."""
+    why: str | None = None
+    """The reason that the row stays, or the unit that removes it."""
+
+
+class NoStruct(msgspec.Struct):
+    """Stands for the struct of a table that no struct describes."""
+
+
+class Table(Generic[S]):
+    """One table: its columns, and what the rest of the storage has to know of it."""
+
+    def __init__(
+        self,
+        name: str,
+        struct: type[S],
+        columns: str = "",
+        *,
+        key: str,
+        of: TableOwner,
+        keep: Keep,
+        computed: str = "",
+        text: str | None = None,
+        counts: str | None = None,
+        numbered: str | None = None,
+        only: str | None = None,
+    ) -> None:
+        """Describe a table.
+
+        `columns` are those besides the fields of the struct. `computed` is a field of the struct that is no column.
+        `text` is the column with JSON that people search. `counts` is a column that the database counts up.
+        `numbered` is the same in PostgreSQL, but is no column in SQLite, which numbers each row itself. `only` is the
+        kind of database that has the table.
+        """
+        own = [field for field in struct.__struct_fields__ if field != computed]
+        self.name = name
+        self.columns = (*own, *columns.split())
+        self.fields = ", ".join(own)
+        """The columns of the struct, for a SELECT."""
+        self.read: Callable[[tuple[Any, ...]], S] = partial(msgspec.convert, type=struct, strict=False)
+        """Makes the struct from a row of `fields`."""
+        self.returning = f"RETURNING {self.fields}"
+        self.struct = struct
+        self.key = tuple(key.split())
+        rest = [column for column in self.columns if column not in self.key]
+        self.or_skip = f"ON CONFLICT ({', '.join(self.key)}) DO NOTHING"
+        """Ends an INSERT that leaves a row as it is if its key is there already."""
+        self.or_replace = f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {excluded(rest)}"
+        """Ends an INSERT that replaces the row of the same key."""
+        self.of = of
+        self.keep = keep
+        self.text = text
+        self.counts = counts
+        self.numbered = numbered
+        self.only = only
+        self.inserts = _Inserts(name)
+
+    def fields_of(self, alias: str) -> str:
+        """List the columns of the struct for a SELECT over several tables."""
+        return ", ".join(f"{alias}.{field}" for field in self.fields.split(", "))
+
+
+def excluded(names: Iterable[str]) -> str:
+    """List assignments for ON CONFLICT: each column gets what was to be inserted."""
+    return ", ".join(f"{name} = excluded.{name}" for name in names)
+
+
+class _Inserts(dict[tuple[str, ...], str]):
+    """The INSERT statements of a table, by what follows the values and by the columns; each is built once."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+
+    def __missing__(self, key: tuple[str, ...]) -> str:
+        then, *names = key
+        places = ", ".join("?" for _ in names)
+        self[key] = sql = f"INSERT INTO {self._table} ({', '.join(names)}) VALUES ({places}) {then}".rstrip()
+        return sql
+
+
+WITH_SESSION = ("session_key", "sessions.key")
+WITH_RUN = ("run_id", "runs.id")
+IS_DONE = "state = 'done'"
+
+# Sessions and their transcripts
+SESSIONS = Table("sessions", Session, "first_person", key="key", of="session", keep=Keep(after="archived_at"))
+SESSION_IDS = Table(
+    "session_ids",
+    NoStruct,
+    "session_id key mark next_seq created_at ended_at end_reason",
+    key="session_id",
+    of="session",
+    keep=Keep(parent=("key", "sessions.key"), after="ended_at"),
+)
+MESSAGES = Table(
+    "messages",
+    NoStruct,
+    "session_id seq id role body",
+    key="session_id seq",
+    of="session",
+    keep=Keep(parent=("session_id", "session_ids.session_id")),
+    text="body",
+    numbered="position",
+)
+INBOX = Table(
+    "inbox",
+    NoStruct,
+    "position id session_key body",
+    key="position",
+    of="session",
+    keep=Keep(parent=WITH_SESSION, why="a note goes when it enters the transcript"),
+    counts="position",
+)
+
+# Runs
+RUNS = Table(
+    "runs",
+    Run,
+    "join_digest",
+    key="position",
+    of="session",
+    keep=Keep(parent=WITH_SESSION, after="ended_at"),
+    counts="position",
+)
+TOOL_CALLS = Table("tool_calls", ToolCall, key="id", of="session", keep=Keep(parent=WITH_RUN), computed="is_asked")
+RUN_EVENTS = Table(
+    "run_events", RunEvent, "number", key="number", of="session", keep=Keep(parent=WITH_RUN), counts="number"
+)
+APPROVALS = Table(
+    "approvals",
+    Approval,
+    "fence",
+    key="number",
+    of="all",
+    keep=Keep(parent=WITH_RUN, after="answered_at"),
+    counts="number",
+)
+APPROVAL_GRANTS = Table(
+    "approval_grants",
+    NoStruct,
+    "session_key tool granted_at",
+    key="session_key tool",
+    of="all",
+    keep=Keep(parent=WITH_SESSION),
+)
+IDEMPOTENCY = Table(
+    "idempotency",
+    NoStruct,
+    "key digest run_id result created_at",
+    key="key",
+    of="key",
+    keep=Keep(after="created_at"),
+)
+MCP_CALLS = Table("mcp_calls", McpCall, key="id", of="all", keep=Keep(after="created_at"))
+TIMERS = Table(
+    "timers",
+    NoStruct,
+    "kind ref due_at set_at",
+    key="kind ref",
+    of="key",
+    keep=Keep(why="a timer goes when it has fired, or is not needed any more"),
+)
+
+# Flows between sessions
+EXCHANGES = Table(
+    "exchanges",
+    NoStruct,
+    "id requester_key target_key state turn body call_id delivery_id created_at updated_at",
+    key="id",
+    of="all",
+    keep=Keep(parent=("target_key", "sessions.key"), after="updated_at", when=IS_DONE),
+)
+SPAWNS = Table(
+    "spawns",
+    NoStruct,
+    "id requester_key requester_run child_key state body delivery_id call_id created_at updated_at",
+    key="id",
+    of="all",
+    keep=Keep(parent=("requester_key", "sessions.key"), after="updated_at", when=IS_DONE),
+)
+BARRIERS = Table(
+    "barriers",
+    NoStruct,
+    "id session_key state body created_at",
+    key="id",
+    of="all",
+    keep=Keep(parent=WITH_SESSION, after="created_at", when=IS_DONE),
+)
+WAITS = Table(
+    "waits",
+    NoStruct,
+    "call_id waiter_key target_key run_id until_at fence",
+    key="call_id",
+    of="all",
+    keep=Keep(parent=("waiter_key", "sessions.key"), why="a wait goes when its call ends"),
+)
+
+# Chats: what leaves for them, and what came from them
+DELIVERIES = Table(
+    "deliveries",
+    Delivery,
+    "sender",
+    key="number",
+    of="all",
+    keep=Keep(parent=WITH_SESSION, after="updated_at", when="state NOT IN ('pending', 'sending')"),
+    counts="number",
+)
+DELIVERY_PARTS = Table(
+    "delivery_parts", Part, key="delivery_id n", of="all", keep=Keep(parent=("delivery_id", "deliveries.id"))
+)
+DELIVERY_LINES = Table(
+    "delivery_lines",
+    NoStruct,
+    "channel account_id target thread_id last",
+    key="channel account_id target thread_id",
+    of="all",
+    keep=Keep(why="the line of a chat gives out no place twice"),
+)
+DRAFTS = Table(
+    "drafts",
+    ShownDraft,
+    key="run_id",
+    of="all",
+    keep=Keep(parent=WITH_RUN, why="a draft goes when the reply has taken its place"),
+)
+INBOUND_IDS = Table(
+    "inbound_ids",
+    NoStruct,
+    "channel account_id chat_id message_id outcome at",
+    key="channel account_id chat_id message_id",
+    of="all",
+    keep=Keep(after="at"),
+)
+CHAT_MOVES = Table(
+    "chat_moves",
+    NoStruct,
+    "channel account_id chat_id moved_to home",
+    key="channel account_id chat_id",
+    of="all",
+    keep=Keep(why="the sessions of a moved chat are named by its first id"),
+)
+ACCOUNT_HOLDS = Table(
+    "account_holds",
+    NoStruct,
+    "channel account_id set_at until_at",
+    key="channel account_id",
+    of="all",
+    keep=Keep(after="until_at"),
+)
+PAIRINGS = Table(
+    "pairings",
+    PairingRecord,
+    key="number",
+    of="all",
+    keep=Keep(
+        after="created_at", when="state = 'pending'", why="an owner's answer counts until an owner takes it back"
+    ),
+    counts="number",
+)
+
+# Settings that programs and people have stored
+CRON_JOBS = Table("cron_jobs", StoredJob, key="id", of="all", keep=Keep(why="whoever added a job removes it"))
+TOKENS = Table("tokens", TokenRow, key="id", of="all", keep=Keep(after="revoked_at"))
+DEVICE_TOKENS = Table("device_tokens", DeviceToken, key="id", of="all", keep=Keep(after="used_at"))
+FUNCTION_AGENTS = Table(
+    "function_agents",
+    NoStruct,
+    "id since",
+    key="id",
+    of="all",
+    keep=Keep(why="only its function answers for such an agent, until a person says otherwise"),
+)
+
+# Processes
+PROCESSES = Table(
+    "processes",
+    NoStruct,
+    "number started_at ended_at alive_at default_model lease_until place name version config agents jobs",
+    key="number",
+    of="all",
+    keep=Keep(after="ended_at"),
+    counts="number",
+)
+DUTIES = Table(
+    "duties", NoStruct, "name process", key="name", of="all", keep=Keep(why="the next process takes the row over")
+)
+PROBE = Table("probe", NoStruct, "id body", key="id", of="all", keep=Keep(why="there is one row"))
+
+# Databases that several gateways share
+GROWING = Table(
+    "growing",
+    NoStruct,
+    "run_id wanted_until fence body",
+    key="run_id",
+    of="key",
+    keep=Keep(parent=WITH_RUN, after="wanted_until"),
+    only="postgres",
+)
+MEDIA = Table(
+    "media",
+    NoStruct,
+    "name part parts content",
+    key="name part",
+    of="key",
+    keep=Keep(why="a picture stays as long as a message may name it"),
+    only="postgres",
+)
+WAKEUPS = Table(
+    "wakeups",
+    NoStruct,
+    "id sent_at body",
+    key="id",
+    of="all",
+    keep=Keep(after="sent_at"),
+    counts="id",
+    only="postgres",
+)
+COMMIT_MARKS = Table(
+    "commit_marks",
+    NoStruct,
+    "writer number marked_at",
+    key="writer",
+    of="all",
+    keep=Keep(after="marked_at"),
+    only="postgres",
+)
+WRITE_LOCKS = Table(
+    "write_locks", NoStruct, "number", key="number", of="all", keep=Keep(why="the rows are locks"), only="postgres"
+)
+SCHEMA_VERSION = Table(
+    "backchannel_schema",
+    NoStruct,
+    "version oldest",
+    key="version",
+    of="all",
+    keep=Keep(why="the one row says which version the schema is"),
+    only="postgres",
+)
+
+TABLES: tuple[Table[Any], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Table))
+"""All of them; a table comes after those that it names."""
