@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 
 from backchannel.storage.sqlite.driver import connect
-from backchannel.storage.units.sessions import SESSION_FIELDS
+from backchannel.storage.tables import SESSIONS
 from bench.measures import percentile, time_calls
 
 _ROW = "a line of a transcript, " * 10
-_NAMES = SESSION_FIELDS.split(", ")
+_NAMES = SESSIONS.fields.split(", ")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -45,7 +45,7 @@ def commits(folder: Path) -> Iterator[Commits]:
 def list_sessions(connection: sqlite3.Connection, limit: int) -> bytes:
     """Read the newest sessions and encode them, as plainly as it can be done."""
     rows = connection.execute(
-        f"SELECT {SESSION_FIELDS} FROM sessions WHERE archived_at IS NULL ORDER BY updated_at DESC, key LIMIT ?",
+        f"SELECT {SESSIONS.fields} FROM sessions WHERE archived_at IS NULL ORDER BY updated_at DESC, key LIMIT ?",
         (limit,),
     ).fetchall()
     return _encode([dict(zip(_NAMES, row, strict=True)) for row in rows])
