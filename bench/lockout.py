@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from backchannel.channels.bridge.channel import SIGNATURE, sign
+from backchannel.channels.signing import SIGNATURE, sign
 from bench.client import Failed, connected
 from bench.measures import Figure, Findings, Goal, percentile
 from bench.processes.strangers import Siege

@@ -11,7 +11,7 @@ from email.utils import format_datetime
 import pytest
 
 from backchannel.channels.bridge.channel import Bridge
-from backchannel.config.schema_doors import BridgeSettings
+from backchannel.channels.bridge.settings import BridgeSettings
 from backchannel.core.delivery.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
 from backchannel.core.delivery.delivery import MAX_RETRY_TIME_MS, Tries, after_attempt
 from backchannel.runtime.clocks import SystemClock

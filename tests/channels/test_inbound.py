@@ -37,6 +37,16 @@ async def test_a_message_is_answered_at_the_place_that_it_came_from(tmp_path: Pa
     assert (session.address.channel, session.address.to, session.address.account_id) == ("desk", "Chat-1", "work")
 
 
+@pytest.mark.parametrize(("name", "word"), [("telegram", "topic"), ("desk", "thread")])
+async def test_a_bridge_with_the_name_of_a_platform_has_that_platforms_keys(
+    tmp_path: Path, name: str, word: str
+) -> None:
+    group = {"chatType": "group", "chatId": "G1", "threadId": "7", "mentioned": True}
+    async with FarEnd() as far_end, desk(tmp_path, {name: far_end.settings()}) as world:
+        said = await world.say(name, **group)
+    assert said["sessionKey"] == f"agent:main:{name}:group:g1:{word}:7"
+
+
 async def test_the_same_message_again_is_not_answered_again_not_even_after_a_restart(tmp_path: Path) -> None:
     async with FarEnd() as far_end:
         async with desk(tmp_path, {"desk": far_end.settings()}) as world:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from backchannel.config.schema_doors import BridgeSettings
+from backchannel.channels.bridge.settings import BridgeSettings
 from backchannel.config.source import ConfigSource
 from backchannel.config.validation import check_shape, setting_paths
 from backchannel.core.delivery.channels import ChannelSettings

@@ -9,8 +9,9 @@ import pyjson5
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.config.findings import SettingPath, show_path
+from backchannel.config.findings import show_path
 from backchannel.config.source import scan
+from backchannel.core.settings import SettingPath
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backchannel.core.commands.commands import Command, CommandName, CommandReply, Rank
 from backchannel.core.delivery.channels import ChannelSettings, InboundEvent, InboundId
-from backchannel.core.keys import ChatType, DmScope, KeyScheme, SessionKey
+from backchannel.core.keys import ChatType, DmScope, KeyScheme, SessionKey, ThreadWord
 from backchannel.core.policy.inbound import (
     MAX_AGE_MS,
     BindingMatchSettings,
@@ -146,7 +146,7 @@ def test_a_message_belongs_to_the_session_that_its_chat_and_the_settings_say(
 ) -> None:
     routing = RoutingRules(KeyScheme(dm_scope=scope), LINKS if linked else {})
     event = read(chatType=type, accountId="Work", threadId=thread)
-    routed = route(event, routing)
+    routed = route(event, routing, thread_word="topic")
     if type is ChatType.DIRECT:
         assert str(routed.key) == DIRECT_KEYS[scope, linked]
     else:
@@ -156,14 +156,10 @@ def test_a_message_belongs_to_the_session_that_its_chat_and_the_settings_say(
     assert routed.destination.channel == "telegram"
 
 
-def test_threads_are_topics_on_telegram_only() -> None:
-    event = read("discord", chatType="channel", threadId="9")
-    assert str(route(event, RoutingRules(KeyScheme())).key) == "agent:main:discord:channel:c1:thread:9"
-
-
-def test_a_channel_to_telegram_of_any_name_has_topics() -> None:
+@pytest.mark.parametrize("word", ["thread", "topic"])
+def test_the_key_of_a_thread_has_the_word_of_its_platform(word: ThreadWord) -> None:
     event = read("tg", chatType="group", threadId="9")
-    assert str(route(event, RoutingRules(KeyScheme()), thread_word="topic").key) == "agent:main:tg:group:c1:topic:9"
+    assert str(route(event, RoutingRules(KeyScheme()), thread_word=word).key) == f"agent:main:tg:group:c1:{word}:9"
 
 
 def test_one_person_on_two_channels_shares_a_session_when_linked_and_scoped_per_peer() -> None:

@@ -186,7 +186,7 @@ def test_only_a_spawned_session_is_a_subagent() -> None:
     [
         (SessionKey.group("main", "Telegram", ChatType.GROUP, "-100A"), "agent:main:telegram:group:-100a"),
         (
-            SessionKey.group("main", "Telegram", ChatType.GROUP, "1", "7"),
+            SessionKey.group("main", "Telegram", ChatType.GROUP, "1", "7", "topic"),
             "agent:main:telegram:group:1:topic:7",
         ),
         (

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
-from backchannel.channels.bridge.channel import SIGNATURE, sign
+from backchannel.channels.signing import SIGNATURE, sign
 from backchannel.gateway.app import Gateway
 from tests.support.beside import beside
 from tests.support.loop_time import loop_time

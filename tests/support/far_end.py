@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backchannel.channels.bridge.channel import SIGNATURE, is_signed, sign
+from backchannel.channels.signing import SIGNATURE, is_signed, sign
 from tests.support.servers import LocalServer
 
 SECRET = "a secret of the tests, long enough"

@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from backchannel.channels.files import ReceivedFiles, lines_for
+from backchannel.config.adapters import thread_word_of
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.commands.commands import Command
 from backchannel.core.delivery.channels import (
@@ -107,7 +108,7 @@ class Inbound:
 
     async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> InboundTaken:
         channel = self._find(event.channel)
-        routed = route(event, self._routing, home, channel.thread_word)
+        routed = route(event, self._routing, home, thread_word_of(channel.name) or channel.thread_word)
         guard = self._runtime.guard
         own_names, called = channel.own_names, channel.names_of(event.account_id)
 

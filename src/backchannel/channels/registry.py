@@ -1,47 +1,87 @@
 """The channels of a configuration: made, started with the gateway, kept going, and stopped.
 
-A new platform is a file, or a folder, with a `Channel`, its settings in `config/schema_doors.py`, and a line in
-`ADAPTERS`.
+A new platform is a folder here with an `adapter.py` (`core/adapters.py`); nothing else names it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
-from typing import Any
 
 import structlog
 
-from backchannel.channels.bridge.channel import Bridge
 from backchannel.channels.keeping import SupervisedConnection
-from backchannel.channels.telegram.channel import TelegramChannel, not_installed
-from backchannel.config.schema_doors import BridgeSettings, TelegramSettings
+from backchannel.config.adapters import (
+    CHANNELS,
+    AdapterUnusable,
+    UnusableChannelSettings,
+    adapter_of,
+    why_missing,
+)
 from backchannel.core.contracts import Clock
-from backchannel.core.delivery.channels import Channel, ChannelHealth, Channels, ChannelSettings, InboundTaker
+from backchannel.core.delivery.channels import (
+    Channel,
+    ChannelBusy,
+    ChannelHealth,
+    Channels,
+    ChannelSettings,
+    ChannelUnusable,
+    InboundTaker,
+    OutboundPart,
+    Sent,
+)
 
 log = structlog.get_logger(__name__)
 
-ADAPTERS: Mapping[type[ChannelSettings], Callable[[str, Any, Clock], Channel]] = {
-    BridgeSettings: Bridge,
-    TelegramSettings: TelegramChannel,
-}
-"""Which channel each kind of settings is for."""
-
 
 def configured_channels(settings: Mapping[str, ChannelSettings], clock: Clock) -> Channels:
-    """Make the channels of a configuration."""
+    """Make the channels of a configuration. One whose package fails is down, and the others work."""
     channels = Channels()
     for name, own in settings.items():
-        channels.add(ADAPTERS[type(own)](name, own, clock))
+        channels.add(_made(name, own, clock))
     return channels
+
+
+def _made(name: str, settings: ChannelSettings, clock: Clock) -> Channel:
+    if isinstance(settings, UnusableChannelSettings):
+        return UnusableChannel(name, settings, settings.problem)
+    adapter = adapter_of(settings)
+    if adapter is None:
+        raise ValueError(f"{type(settings).__name__}: the settings of a configured channel name its adapter")
+    try:
+        channel = CHANNELS.make(adapter, name, settings, clock)
+    except AdapterUnusable as unusable:
+        return UnusableChannel(name, settings, unusable.reason)
+    if not isinstance(channel, Channel):
+        return UnusableChannel(name, settings, f"{adapter.make} makes no backchannel.Channel")
+    return channel
 
 
 def why_no_channel(settings: ChannelSettings) -> str | None:
     """Say why a channel with these settings cannot work here; None: it can."""
-    if isinstance(settings, TelegramSettings) and find_spec("aiogram") is None:
-        return not_installed("aiogram")
-    return None
+    adapter = adapter_of(settings)
+    return None if adapter is None else why_missing(adapter)
+
+
+class UnusableChannel(Channel):
+    """A channel whose package fails. What is to be sent waits until the package works."""
+
+    def __init__(self, name: str, settings: ChannelSettings, reason: str) -> None:
+        self.name = name
+        self.settings = settings
+        self._reason = reason
+
+    async def run(self, inbound: InboundTaker) -> None:
+        """Tell why nothing comes in."""
+        raise ChannelUnusable(self._reason, remedy="repair the package")
+
+    async def test(self) -> str:
+        """Tell why it does not work."""
+        raise ChannelUnusable(self._reason)
+
+    async def send(self, part: OutboundPart) -> Sent:
+        """Send nothing now."""
+        raise ChannelBusy(self._reason)
 
 
 async def close_channels(channels: Channels) -> None:

@@ -10,12 +10,13 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import fields
 
+from backchannel.config.adapters import channel_issues
 from backchannel.config.agents import ANY_AGENT, first
-from backchannel.config.findings import SettingPath, show_path
+from backchannel.config.findings import show_path
 from backchannel.config.jobs import job_problems
 from backchannel.config.schedules import schedule_problem, time_zone_problem
 from backchannel.config.schema import ConfigFile
@@ -26,13 +27,12 @@ from backchannel.config.schema_agents import (
     ToolNameSettings,
     ToolsSettings,
 )
-from backchannel.config.schema_doors import MIN_SECRET_LENGTH, TelegramSettings
-from backchannel.config.telegram import doubts_about
-from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, ChannelSettings, channel_name_problem
+from backchannel.config.schema_doors import MIN_SECRET_LENGTH
+from backchannel.core.delivery.channels import ChannelSettings, channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
 from backchannel.core.mcp_names import MCP_GROUP, MCP_SEPARATOR, server_name_problem
-from backchannel.core.settings import Settings, is_secret
+from backchannel.core.settings import SettingIssue, SettingPath, Settings, is_secret
 from backchannel.core.text import matches, nearest
 from backchannel.errors import InvalidSessionKey, UnknownAgent
 
@@ -43,20 +43,7 @@ _MISSPELT = 0.85
 _PLACEHOLDER = "change-me"
 
 
-class Issue(NamedTuple):
-    """What a rule found, before it is given its line and its value is made fit to be shown.
-
-    If it is about another setting too, the message goes on from that one's name.
-    """
-
-    level: Literal["error", "warning"]
-    path: SettingPath
-    message: str
-    got: str | None = None
-    other: SettingPath | None = None
-
-
-def check_rules(file: ConfigFile, registered: Iterable[str] = ()) -> list[Issue]:
+def check_rules(file: ConfigFile, registered: Iterable[str] = ()) -> list[SettingIssue]:
     """Check what settings say about each other; `registered` are agents that a program brings itself."""
     issues = [issue for rule in _RULES for issue in rule(file)]
     issues += _named_agents(file, {normalise_agent_id(name) for name in registered})
@@ -76,7 +63,7 @@ class Surroundings(NamedTuple):
     """Says why a channel with these settings cannot work; None: it can."""
 
 
-def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
+def check_start(file: ConfigFile, here: Surroundings) -> Iterator[SettingIssue]:
     """Find what `up` refuses or warns of, though each setting may be so."""
     yield from _open_door(file)
     yield from _models_not_to_be_asked(file, here)
@@ -85,10 +72,10 @@ def check_start(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
     yield from _missing_sandboxes(file, here)
     for name, channel in file.channels.items():
         if problem := here.why_no_channel(channel):
-            yield Issue("warning", ("channels", name), problem)
+            yield SettingIssue("warning", ("channels", name), problem)
 
 
-def _missing_sandboxes(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
+def _missing_sandboxes(file: ConfigFile, here: Surroundings) -> Iterator[SettingIssue]:
     defaults = file.agents.defaults.sandbox
     places: list[tuple[SettingPath, SandboxSettings]] = [(("agents", "defaults", "sandbox", "mode"), defaults)]
     for index, agent in enumerate(file.agents.list):
@@ -98,40 +85,40 @@ def _missing_sandboxes(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
             problem = here.why_no_sandbox(first(sandbox.backend, defaults.backend) or "bubblewrap")
             if problem:
                 message = f"no sandbox can be made here, so such sessions get no tools with outside effects: {problem}"
-                yield Issue("warning", path, message)
+                yield SettingIssue("warning", path, message)
 
 
-def _open_door(file: ConfigFile) -> Iterator[Issue]:
+def _open_door(file: ConfigFile) -> Iterator[SettingIssue]:
     host, path = file.gateway.host, ("gateway", "host")
     if file.gateway.auth.token is not None or host in LOOPBACK_NAMES:
         return
     try:
         if not ipaddress.ip_address(host.strip("[]")).is_loopback:
             message = "listening there needs a token of your own: set `gateway.auth.token` or BACKCHANNEL_TOKEN"
-            yield Issue("error", path, message, host)
+            yield SettingIssue("error", path, message, host)
     except ValueError:  # a name: where it leads is known when it is looked up
         message = "unless this name leads to this machine alone, `gateway.auth.token` has to be set too"
-        yield Issue("warning", path, message, host)
+        yield SettingIssue("warning", path, message, host)
 
 
-def _models_not_to_be_asked(file: ConfigFile, here: Surroundings) -> Iterator[Issue]:
+def _models_not_to_be_asked(file: ConfigFile, here: Surroundings) -> Iterator[SettingIssue]:
     own = file.models.providers
     for path, ref in _model_references(file):
         provider = ref.partition("/")[0]
         if provider not in own and (hint := here.why_not_asked(provider, own)):
-            yield Issue("warning", path, f"which cannot be asked as things are: {hint}", ref)
+            yield SettingIssue("warning", path, f"which cannot be asked as things are: {hint}", ref)
 
 
-def _misspelt_tools(file: ConfigFile, known: Collection[str]) -> Iterator[Issue]:
+def _misspelt_tools(file: ConfigFile, known: Collection[str]) -> Iterator[SettingIssue]:
     """Warn of names that are nearly a tool's; others may be those of tools that a program brings."""
     for path, names in _tool_lists(file):
         for index, name in enumerate(names or ()):
             close = None if name in known or ANY_AGENT in name else nearest(name, known, cutoff=_MISSPELT)
             if close is not None:
-                yield Issue("warning", (*path, index), f"no tool has this name; did you mean `{close}`?", name)
+                yield SettingIssue("warning", (*path, index), f"no tool has this name; did you mean `{close}`?", name)
 
 
-def _tools_of_no_server(file: ConfigFile) -> Iterator[Issue]:
+def _tools_of_no_server(file: ConfigFile) -> Iterator[SettingIssue]:
     """Warn of tools of MCP servers that are not there; a program may bring a tool with such a name."""
     servers = file.mcp.servers
     for path, names in _tool_lists(file):
@@ -143,7 +130,7 @@ def _tools_of_no_server(file: ConfigFile) -> Iterator[Issue]:
                 continue
             close = nearest(server, servers)
             hint = f"did you mean `{close}`?" if close else f"configured: {', '.join(sorted(servers)) or 'none'}"
-            yield Issue("warning", (*path, index), f"`mcp.servers` has no `{server}`; {hint}", name)
+            yield SettingIssue("warning", (*path, index), f"`mcp.servers` has no `{server}`; {hint}", name)
 
 
 def _tool_lists(file: ConfigFile) -> Iterator[tuple[SettingPath, Sequence[str] | None]]:
@@ -158,23 +145,23 @@ def _tool_lists(file: ConfigFile) -> Iterator[tuple[SettingPath, Sequence[str] |
         yield (*path, "deny"), tools.deny
 
 
-def _agent_ids(file: ConfigFile) -> Iterator[Issue]:
+def _agent_ids(file: ConfigFile) -> Iterator[SettingIssue]:
     seen: dict[str, int] = {}
     for index, agent in enumerate(file.agents.list):
         path: SettingPath = ("agents", "list", index, "id")
         name = _usable_id(agent.id)
         if name is None:
             rule = "expected letters, digits, `_` and `-`, at most 64, such as `research-bot`"
-            yield Issue("error", path, rule, agent.id)
+            yield SettingIssue("error", path, rule, agent.id)
         elif seen.setdefault(name, index) != index:
-            yield Issue("error", path, "has this id too", agent.id, other=("agents", "list", seen[name]))
+            yield SettingIssue("error", path, "has this id too", agent.id, other=("agents", "list", seen[name]))
     chosen = [index for index, agent in enumerate(file.agents.list) if agent.default]
     for index in chosen[1:]:
         message = "is the default too, and only one agent can be"
-        yield Issue("error", ("agents", "list", index, "default"), message, other=("agents", "list", chosen[0]))
+        yield SettingIssue("error", ("agents", "list", index, "default"), message, other=("agents", "list", chosen[0]))
 
 
-def _named_agents(file: ConfigFile, registered: set[str]) -> Iterator[Issue]:
+def _named_agents(file: ConfigFile, registered: set[str]) -> Iterator[SettingIssue]:
     known = registered | {id for agent in file.agents.list if (id := _usable_id(agent.id))}
     if not file.agents.list:
         known.add("main")
@@ -183,17 +170,17 @@ def _named_agents(file: ConfigFile, registered: set[str]) -> Iterator[Issue]:
         if wanted not in known:
             close = nearest(name, known)
             hint = f"did you mean {close!r}?" if close else f"configured: {', '.join(sorted(known))}"
-            yield Issue("error", path, f"no agent has this id; {hint}", name)
+            yield SettingIssue("error", path, f"no agent has this id; {hint}", name)
     yield from _agents_that_may_talk(file, known)
 
 
-def _agents_that_may_talk(file: ConfigFile, known: set[str]) -> Iterator[Issue]:
+def _agents_that_may_talk(file: ConfigFile, known: set[str]) -> Iterator[SettingIssue]:
     for index, pattern in enumerate(file.tools.agent_to_agent.allow or ()):
         if not any(matches(pattern, name) for name in known):
             close = nearest(pattern, known)
             hint = f"did you mean {close!r}?" if close else f"configured: {', '.join(sorted(known))}"
             message = f"it is the id of no agent, nor a pattern for one, and allows nothing; {hint}"
-            yield Issue("warning", ("tools", "agentToAgent", "allow", index), message, pattern)
+            yield SettingIssue("warning", ("tools", "agentToAgent", "allow", index), message, pattern)
 
 
 def _agent_references(file: ConfigFile) -> Iterator[tuple[SettingPath, str]]:
@@ -220,17 +207,17 @@ def _usable_id(name: str) -> str | None:
         return None
 
 
-def _models(file: ConfigFile) -> Iterator[Issue]:
+def _models(file: ConfigFile) -> Iterator[SettingIssue]:
     for name, provider in file.models.providers.items():
         path: SettingPath = ("models", "providers", name)
         if not _NAME.match(name) or name == "builtin":
-            yield Issue("error", path, "a provider's name is letters, digits, `_`, `.`, `-`, and not `builtin`")
+            yield SettingIssue("error", path, "a provider's name is letters, digits, `_`, `.`, `-`, and not `builtin`")
         for id, count in Counter(model.id for model in provider.models or ()).items():
             if count > 1:
-                yield Issue("error", (*path, "models"), f"the model {id!r} is listed {count} times")
+                yield SettingIssue("error", (*path, "models"), f"the model {id!r} is listed {count} times")
     for path, ref in _model_references(file):
         if problem := _model_problem(file, ref):
-            yield Issue("error", path, problem, ref)
+            yield SettingIssue("error", path, problem, ref)
 
 
 def _model_references(file: ConfigFile) -> Iterator[tuple[SettingPath, str]]:
@@ -261,7 +248,7 @@ def _model_problem(file: ConfigFile, ref: str) -> str | None:
     return f"`models.providers.{provider}` lists no such model; {hint}"
 
 
-def _session_keys(file: ConfigFile) -> Iterator[Issue]:
+def _session_keys(file: ConfigFile) -> Iterator[SettingIssue]:
     main_key = file.session.main_key
     try:
         KeyScheme(main_key=main_key)
@@ -270,37 +257,31 @@ def _session_keys(file: ConfigFile) -> Iterator[Issue]:
         usable = False
     if not usable:
         message = "this word has a meaning of its own; choose another, such as `main`"
-        yield Issue("error", ("session", "mainKey"), message, main_key)
+        yield SettingIssue("error", ("session", "mainKey"), message, main_key)
     holders: dict[str, str] = {}
     for person, ids in file.session.identity_links.items():
         for index, id in enumerate(ids):
             if holders.setdefault(id.lower(), person) != person:
                 message = f"this id is already linked to {holders[id.lower()]!r}"
-                yield Issue("error", ("session", "identityLinks", person, index), message, id)
+                yield SettingIssue("error", ("session", "identityLinks", person, index), message, id)
 
 
-def _channels(file: ConfigFile) -> Iterator[Issue]:
+def _channels(file: ConfigFile) -> Iterator[SettingIssue]:
     for name, channel in file.channels.items():
         path: SettingPath = ("channels", name)
         if problem := channel_name_problem(name):
-            yield Issue("error", path, problem)
+            yield SettingIssue("error", path, problem)
         if not (channel.allow_from or channel.owners or channel.pairing):
-            yield Issue("warning", path, "nobody is answered here: `allowFrom` and `owners` are empty")
-        if isinstance(channel, TelegramSettings) and DEFAULT_ACCOUNT in channel.accounts:
-            message = (
-                f"`{DEFAULT_ACCOUNT}` is the bot whose `token` stands beside `accounts`; give this one another name"
-            )
-            yield Issue("error", (*path, "accounts", DEFAULT_ACCOUNT), message)
-        if isinstance(channel, TelegramSettings):
-            for doubt in doubts_about(name, channel):
-                yield Issue("warning", (*path, *doubt.path), doubt.message, doubt.got)
+            yield SettingIssue("warning", path, "nobody is answered here: `allowFrom` and `owners` are empty")
+        for issue in channel_issues(name, channel):
+            yield issue._replace(path=(*path, *issue.path))
     for index, binding in enumerate(file.bindings):
         if binding.match.channel not in file.channels:
             message = "no such channel is configured, so this binding has no effect"
-            yield Issue("warning", ("bindings", index, "match", "channel"), message, binding.match.channel)
+            yield SettingIssue("warning", ("bindings", index, "match", "channel"), message, binding.match.channel)
 
 
-def _secrets(file: ConfigFile) -> Iterator[Issue]:
+def _secrets(file: ConfigFile) -> Iterator[SettingIssue]:
     secrets: list[tuple[SettingPath, str | None]] = [
         (("gateway", "auth", "token"), file.gateway.auth.token),
         (("hooks", "token"), file.hooks.token),
@@ -311,14 +292,14 @@ def _secrets(file: ConfigFile) -> Iterator[Issue]:
         if value is None:
             continue
         if value in holders:
-            yield Issue("error", path, f"must differ from `{show_path(holders[value])}`")
+            yield SettingIssue("error", path, f"must differ from `{show_path(holders[value])}`")
         holders.setdefault(value, path)
         if _PLACEHOLDER in value.lower():
-            yield Issue("warning", path, "is the one of an example, which everybody knows; choose your own")
+            yield SettingIssue("warning", path, "is the one of an example, which everybody knows; choose your own")
         if len(value) < MIN_SECRET_LENGTH:
-            yield Issue("warning", path, f"is short; {MIN_SECRET_LENGTH} characters or more are hard to guess")
+            yield SettingIssue("warning", path, f"is short; {MIN_SECRET_LENGTH} characters or more are hard to guess")
     if file.hooks.enabled and file.hooks.token is None:
-        yield Issue("error", ("hooks", "enabled"), "hooks need a token of their own: set `hooks.token`")
+        yield SettingIssue("error", ("hooks", "enabled"), "hooks need a token of their own: set `hooks.token`")
 
 
 def _secrets_in(path: SettingPath, value: object) -> Iterator[tuple[SettingPath, str | None]]:
@@ -335,46 +316,46 @@ def _secrets_in(path: SettingPath, value: object) -> Iterator[tuple[SettingPath,
                 yield from _secrets_in((*path, field.encode_name), inner)
 
 
-def _trusted_proxies(file: ConfigFile) -> Iterator[Issue]:
+def _trusted_proxies(file: ConfigFile) -> Iterator[SettingIssue]:
     for index, text in enumerate(file.gateway.trusted_proxies):
         try:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
             rule = "expected an address or a network, such as `127.0.0.1` or `10.0.0.0/8`"
-            yield Issue("error", ("gateway", "trustedProxies", index), rule, text)
+            yield SettingIssue("error", ("gateway", "trustedProxies", index), rule, text)
 
 
-def _hooks(file: ConfigFile) -> Iterator[Issue]:
+def _hooks(file: ConfigFile) -> Iterator[SettingIssue]:
     for index, channel in enumerate(file.hooks.allow_deliver):
         if channel not in file.channels and channel != "webchat":
             message = "no such channel is configured, so no reply can go there"
-            yield Issue("warning", ("hooks", "allowDeliver", index), message, channel)
+            yield SettingIssue("warning", ("hooks", "allowDeliver", index), message, channel)
 
 
-def _cron(file: ConfigFile) -> Iterator[Issue]:
+def _cron(file: ConfigFile) -> Iterator[SettingIssue]:
     seen: dict[str, int] = {}
     for index, job in enumerate(file.cron.jobs):
         path: SettingPath = ("cron", "jobs", index)
         wrong = list(job_problems(job))
-        yield from (Issue("error", (*path, *each.path), each.what, each.value) for each in wrong)
+        yield from (SettingIssue("error", (*path, *each.path), each.what, each.value) for each in wrong)
         if not any(each.path == ("id",) for each in wrong) and seen.setdefault(job.id, index) != index:
-            yield Issue("error", (*path, "id"), f"cron.jobs[{seen[job.id]}] has this id too", job.id)
+            yield SettingIssue("error", (*path, "id"), f"cron.jobs[{seen[job.id]}] has this id too", job.id)
         if problem := schedule_problem(job.schedule):
-            yield Issue("error", (*path, "schedule"), problem, job.schedule)
+            yield SettingIssue("error", (*path, "schedule"), problem, job.schedule)
         if job.tz is not None and (problem := time_zone_problem(job.tz)):
-            yield Issue("error", (*path, "tz"), problem, job.tz)
+            yield SettingIssue("error", (*path, "tz"), problem, job.tz)
 
 
-def _cron_deliveries(file: ConfigFile) -> Iterator[Issue]:
+def _cron_deliveries(file: ConfigFile) -> Iterator[SettingIssue]:
     for index, job in enumerate(file.cron.jobs):
         if job.deliver is not None and job.deliver.channel not in file.channels:
             close = nearest(job.deliver.channel, file.channels)
             hint = f"did you mean {close!r}?" if close else f"configured: {', '.join(sorted(file.channels)) or 'none'}"
             path: SettingPath = ("cron", "jobs", index, "deliver", "channel")
-            yield Issue("error", path, f"no channel has this name; {hint}", job.deliver.channel)
+            yield SettingIssue("error", path, f"no channel has this name; {hint}", job.deliver.channel)
 
 
-def _shared_main_session(file: ConfigFile) -> Iterator[Issue]:
+def _shared_main_session(file: ConfigFile) -> Iterator[SettingIssue]:
     if file.session.dm_scope is not DmScope.MAIN and file.session.scope != "global":
         return
     links = {id.lower(): person for person, ids in file.session.identity_links.items() for id in ids}
@@ -390,42 +371,42 @@ def _shared_main_session(file: ConfigFile) -> Iterator[Issue]:
             '`dmScope: "per-peer"` (and `scope: "per-sender"`) keeps them apart, '
             "`session.identityLinks` joins the ids of one person"
         )
-        yield Issue("warning", where, message)
+        yield SettingIssue("warning", where, message)
 
 
-def _mcp_servers(file: ConfigFile) -> Iterator[Issue]:
+def _mcp_servers(file: ConfigFile) -> Iterator[SettingIssue]:
     """An MCP server has a name that tools can begin with, and is a program or an address."""
     folded: dict[str, str] = {}
     for name, server in file.mcp.servers.items():
         path: SettingPath = ("mcp", "servers", name)
         if problem := server_name_problem(name):
-            yield Issue("error", path, problem)
+            yield SettingIssue("error", path, problem)
         elif (other := folded.setdefault(name.lower(), name)) != name:
-            yield Issue(
+            yield SettingIssue(
                 "error", path, f"`mcp.servers.{other}` has this name too; case makes no difference to tools.allow"
             )
         if (server.command is None) == (server.url is None):
             came = "neither is there" if server.command is None else "both are there"
-            yield Issue("error", path, f"expected `command` (a program) or `url` (an address); {came}")
+            yield SettingIssue("error", path, f"expected `command` (a program) or `url` (an address); {came}")
         elif server.url is not None and (server.args or server.env or server.cwd):
-            yield Issue("error", path, "`args`, `env` and `cwd` are for a `command`; a `url` takes `headers`")
+            yield SettingIssue("error", path, "`args`, `env` and `cwd` are for a `command`; a `url` takes `headers`")
         elif server.command is not None and server.headers:
-            yield Issue("error", path, "`headers` are for a `url`; a `command` takes `env`")
+            yield SettingIssue("error", path, "`headers` are for a `url`; a `command` takes `env`")
 
 
-def _without_effect(file: ConfigFile) -> Iterator[Issue]:
+def _without_effect(file: ConfigFile) -> Iterator[SettingIssue]:
     defaults = file.agents.defaults
     shared = first(defaults.tools.sessions.visibility, file.tools.sessions.visibility)
     seen = [first(agent.tools.sessions.visibility, shared) for agent in file.agents.list] or [shared]
     if file.tools.agent_to_agent.enabled and "all" not in seen:
         message = 'has no effect until `tools.sessions.visibility` is "all", for all agents or for some'
-        yield Issue("warning", ("tools", "agentToAgent", "enabled"), message)
+        yield SettingIssue("warning", ("tools", "agentToAgent", "enabled"), message)
     if "sessions_spawn" in file.tools.subagents.tools.allow:
         path: SettingPath = ("tools", "subagents", "tools", "allow")
-        yield Issue("warning", path, "sub-agents never have `sessions_spawn`")
+        yield SettingIssue("warning", path, "sub-agents never have `sessions_spawn`")
 
 
-_RULES: tuple[Callable[[ConfigFile], Iterator[Issue]], ...] = (
+_RULES: tuple[Callable[[ConfigFile], Iterator[SettingIssue]], ...] = (
     _agent_ids,
     _models,
     _session_keys,

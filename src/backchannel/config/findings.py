@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
+from backchannel.core.settings import SettingPath
 from backchannel.errors import ConfigError
-
-Step: TypeAlias = str | int
-SettingPath: TypeAlias = tuple[Step, ...]
 
 MAX_FINDINGS = 100  # enough to see what is wrong with a file that is wrong throughout
 

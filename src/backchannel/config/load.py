@@ -27,15 +27,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from backchannel.config.adapters import read_channel
 from backchannel.config.agents import complete, first
-from backchannel.config.checks import Issue, Surroundings, check_rules, check_start
-from backchannel.config.findings import ConfigFinding, SettingPath, config_error, show_path
+from backchannel.config.checks import Surroundings, check_rules, check_start
+from backchannel.config.findings import ConfigFinding, config_error, show_path
 from backchannel.config.locations import locate
 from backchannel.config.programs import program_issues
 from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import AgentsSettings, InstructionsFileSettings
 from backchannel.config.source import ConfigSource, load_source, source_from
 from backchannel.config.validation import check_shape
+from backchannel.core.settings import SettingIssue, SettingPath
 from backchannel.errors import ConfigError
 from backchannel.openclaw.settings import modernise
 
@@ -143,7 +145,7 @@ class _Reading:
         if missing and self.reads is not None:
             raw, missing = self._substituted({name: modern.raw[name] for name in self.reads if name in modern.raw})
         self._add([self._finding(issue) for issue in modern.issues] + missing + misfits)
-        file = msgspec.convert(raw, ConfigFile)
+        file = _converted(raw)
         self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
         if self.here is not None:
             self._add([self._finding(issue) for issue in check_start(file, self.here)])
@@ -169,7 +171,7 @@ class _Reading:
         if any(finding.level == "error" for finding in self.findings):
             raise config_error(self.findings, self.source.file)
 
-    def _finding(self, issue: Issue) -> ConfigFinding:
+    def _finding(self, issue: SettingIssue) -> ConfigFinding:
         got = f"got {self.source.shown(issue.path, issue.got)}, " if issue.got is not None else ""
         other = f"{self.source.named(issue.other)} " if issue.other else ""
         message = f"{got}{other}{issue.message}"
@@ -194,7 +196,7 @@ class _Reading:
             try:
                 return _load_instructions(self.base_dir / Path(instructions.file).expanduser())
             except (ValueError, RuntimeError) as error:
-                issue = Issue("error", (*path, "instructions", "file"), str(error), instructions.file)
+                issue = SettingIssue("error", (*path, "instructions", "file"), str(error), instructions.file)
                 problems.append(self._finding(issue))
                 return None
 
@@ -220,7 +222,7 @@ class _Reading:
             except (RuntimeError, ValueError, OSError) as error:
                 folder, problem = Path(written), f"the folder cannot be found: {error}"
             if problem:
-                problems.append(self._finding(Issue("error", (*path, "workspace"), problem, written)))
+                problems.append(self._finding(SettingIssue("error", (*path, "workspace"), problem, written)))
             return str(folder)
 
         agents = file.agents
@@ -235,6 +237,12 @@ class _Reading:
         return replace(file, agents=placed)
 
 
+def _converted(raw: dict[str, Any]) -> ConfigFile:
+    """Convert settings that were checked; those of each channel by its adapter."""
+    file = msgspec.convert({name: raw[name] for name in raw if name != "channels"}, ConfigFile)
+    return replace(file, channels={name: read_channel(own) for name, own in raw.get("channels", {}).items()})
+
+
 def workspace_problem(folder: Path, state_dir: Path, config_file: Path | None) -> str | None:
     """Say why a folder cannot be given to an agent: the token, the conversations or the settings would be in it."""
     place, state = folder.resolve(), state_dir.resolve()
@@ -247,7 +255,7 @@ def workspace_problem(folder: Path, state_dir: Path, config_file: Path | None) -
     return None
 
 
-def nested_workspaces(agents: AgentsSettings) -> Iterator[Issue]:
+def nested_workspaces(agents: AgentsSettings) -> Iterator[SettingIssue]:
     """Find workspaces within that of a sandboxed agent: its commands could put a link to anywhere in their place."""
     defaults = agents.defaults
     inner: list[tuple[SettingPath, str | None]] = [(("agents", "defaults", "workspace"), defaults.workspace)]
@@ -264,7 +272,7 @@ def nested_workspaces(agents: AgentsSettings) -> Iterator[Issue]:
         )
         for path, other in inner:
             if other is not None and Path(folder).resolve() in Path(other).resolve().parents:
-                yield Issue("error", path, message, other)
+                yield SettingIssue("error", path, message, other)
 
 
 def _load_instructions(file: Path) -> str:

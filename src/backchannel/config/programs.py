@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from backchannel.config.agents import AgentSettings, agent
-from backchannel.config.checks import Issue
-from backchannel.config.findings import SettingPath
 from backchannel.config.schema import Config
 from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.mcp_names import servers_named
+from backchannel.core.settings import SettingIssue, SettingPath
 
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 INSIDE = "/workspace"
@@ -42,7 +41,7 @@ def _is_seen(path: Path) -> bool:
     return any(path.is_relative_to(folder) for folder in _SEEN)
 
 
-def program_issues(config: Config, search_path: str) -> Iterator[Issue]:
+def program_issues(config: Config, search_path: str) -> Iterator[SettingIssue]:
     """Warn of servers whose program is not found, or not where a sandboxed agent that may have its tools needs it."""
     agents = [agent(config, listed.id) for listed in config.agents.list]
     for name, server in config.mcp.servers.items():
@@ -53,7 +52,7 @@ def program_issues(config: Config, search_path: str) -> Iterator[Issue]:
         if not users or any(_runs_here(user) for user in users):
             problem = _why_missing(server, search_path)
             if problem is not None:
-                yield Issue("warning", path, problem, server.command)
+                yield SettingIssue("warning", path, problem, server.command)
                 continue
         yield from _sandbox_issues(server.command, path, users)
 
@@ -74,12 +73,12 @@ def _why_missing(server: McpServerSettings, search_path: str) -> str | None:
     return f"{where}, so the server cannot start" + (f"; it comes with {brought}" if brought else "")
 
 
-def _sandbox_issues(command: str, path: SettingPath, users: list[AgentSettings]) -> Iterator[Issue]:
+def _sandbox_issues(command: str, path: SettingPath, users: list[AgentSettings]) -> Iterator[SettingIssue]:
     confined = [user for user in users if user.sandbox_mode != "off"]
     unseen = [user.id for user in confined if user.sandbox.backend == "bubblewrap"]
     if unseen and (problem := why_unseen(command)):
-        yield Issue("warning", path, f"sandboxed sessions of {', '.join(unseen)} cannot start it: {problem}")
+        yield SettingIssue("warning", path, f"sandboxed sessions of {', '.join(unseen)} cannot start it: {problem}")
     offline = [user.id for user in confined if not user.sandbox.network]
     if offline and Path(command).name in FETCHES:
         message = f"it fetches what it runs, and the sandbox of {', '.join(offline)} has no network (sandbox.network)"
-        yield Issue("warning", path, message, command)
+        yield SettingIssue("warning", path, message, command)

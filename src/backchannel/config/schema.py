@@ -3,6 +3,8 @@
 `ConfigFile` is the content of `backchannel.json5`. `Config` is the same, checked and complete. Field names are
 camel case in the file. To add a setting, add a field with a description here, in `schema_agents` or in
 `schema_doors`, and run `make reference`.
+
+A channel has the settings of its adapter. `validation.py` puts them where `ChannelSettings` stands.
 """
 
 from __future__ import annotations
@@ -14,12 +16,8 @@ from msgspec import Meta, field
 
 from backchannel.config.findings import ConfigFinding
 from backchannel.config.schema_agents import AgentsSettings, McpSettings, ToolsSettings
-from backchannel.config.schema_doors import (
-    AdapterSettings,
-    CronSettings,
-    GatewaySettings,
-    HookSettings,
-)
+from backchannel.config.schema_doors import CronSettings, GatewaySettings, HookSettings
+from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.keys import DmScope, KeyScheme
 from backchannel.core.policy.inbound import BindingSettings
 from backchannel.core.policy.limits import ExchangeLimitSettings
@@ -153,7 +151,7 @@ class ConfigFile(Settings, frozen=True, kw_only=True):
     database: Annotated[DatabaseSettings, setting("Where everything is stored.")] = DatabaseSettings()
     cluster: Annotated[ClusterSettings, setting("Several gateways on one database.")] = ClusterSettings()
     transcripts: Annotated[TranscriptSettings, setting("The transcript files.")] = TranscriptSettings()
-    channels: Annotated[dict[str, AdapterSettings], setting("The chat channels, by name.")] = field(
+    channels: Annotated[dict[str, ChannelSettings], setting("The chat channels, by name.")] = field(
         default_factory=dict
     )
     bindings: Annotated[tuple[BindingSettings, ...], setting("Which agent answers where; the first match counts.")] = ()

@@ -1,13 +1,15 @@
-"""Settings of the doors: gateway, channels, cron, hooks."""
+"""Settings of the doors: gateway, cron, hooks.
+
+The settings of a channel are in the folder of its platform (`config/adapters.py`).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.settings import NonEmpty, Seconds, Settings, secret, setting
 
 UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -133,66 +135,6 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         tuple[str, ...],
         setting("Addresses and networks of proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`."),
     ] = ()
-
-
-class BridgeSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adapter", tag="bridge"):
-    """A channel by two webhooks."""
-
-    url: Annotated[
-        str,
-        setting("The address for outbound messages, `http://…` or `https://…`.", pattern=r"^https?://\S+$"),
-    ]
-    secret: Annotated[
-        str,
-        secret("Signs both directions. No other secret may equal it.", min_length=MIN_SECRET_LENGTH),
-    ]
-
-
-class TelegramWebhookSettings(Settings, frozen=True, kw_only=True):
-    """Where Telegram posts what people write, instead of being asked for it."""
-
-    url: Annotated[
-        str,
-        setting(
-            "The public address of `/channels/<name>/inbound` of this gateway, `https://…`.",
-            pattern=r"^https?://\S+$",
-        ),
-    ]
-    secret: Annotated[
-        str,
-        secret(
-            "Proves that Telegram posts: letters, digits, `_` and `-`. No other secret may equal it.",
-            pattern=rf"^[A-Za-z0-9_-]{{{MIN_SECRET_LENGTH},256}}$",
-        ),
-    ]
-
-
-class TelegramAccountSettings(Settings, frozen=True, kw_only=True):
-    """A further bot of the channel."""
-
-    token: Annotated[str, secret("Its token, from @BotFather.", min_length=1)]
-    webhook: Annotated[TelegramWebhookSettings | None, setting("Receive by webhook. Unset: long polling.")] = None
-
-
-class TelegramSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adapter", tag="telegram"):
-    """A Telegram bot, or several."""
-
-    token: Annotated[str, secret("The bot's token, from @BotFather. It is the account `default`.", min_length=1)]
-    api_root: Annotated[
-        str,
-        setting(
-            "The address of the Bot API, `https://…` or `http://…`, for your own server.", pattern=r"^https?://\S+$"
-        ),
-    ] = "https://api.telegram.org"
-    streaming: Annotated[bool, setting("Show a reply while it is written.")] = True
-    webhook: Annotated[TelegramWebhookSettings | None, setting("Receive by webhook. Unset: long polling.")] = None
-    accounts: Annotated[dict[str, TelegramAccountSettings], setting("Further bots, by `accountId`.")] = msgspec.field(
-        default_factory=dict
-    )
-
-
-AdapterSettings: TypeAlias = BridgeSettings | TelegramSettings
-"""The settings of a channel, told apart by `adapter`: a union of one group for each adapter."""
 
 
 class CronDeliver(Settings, frozen=True, kw_only=True):

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyjson5
 
-from backchannel.config.findings import MAX_FINDINGS, ConfigFinding, SettingPath, Step, config_error, show_path
+from backchannel.config.findings import MAX_FINDINGS, ConfigFinding, config_error, show_path
+from backchannel.core.settings import SettingPath, Step
 from backchannel.core.text import cut
 
 _LINE_END = re.compile("\n")

@@ -18,9 +18,11 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 from msgspec.structs import FieldInfo
 
-from backchannel.config.findings import MAX_FINDINGS, ConfigFinding, SettingPath
+from backchannel.config.adapters import CHANNELS, AdapterUnusable
+from backchannel.config.findings import MAX_FINDINGS, ConfigFinding
 from backchannel.config.source import ConfigSource
-from backchannel.core.settings import all_fields, is_secret, metas
+from backchannel.core.delivery.channels import ChannelSettings
+from backchannel.core.settings import SettingPath, all_fields, is_secret, metas
 from backchannel.core.text import nearest
 from backchannel.wire.shapes import describe_type, one_of
 
@@ -37,7 +39,14 @@ class SettingKind(NamedTuple):
     @property
     def structs(self) -> tuple[type[Struct], ...]:
         """The groups of settings it may be; several are told apart by a tag."""
+        if self.is_channel:
+            return tuple(adapter.settings for adapter in CHANNELS.usable() if adapter.settings is not None)
         return tuple(c for c in self.choices if isinstance(c, type) and issubclass(c, Struct))
+
+    @property
+    def is_channel(self) -> bool:
+        """Whether it is the settings of a channel: those of one of the adapters that are installed."""
+        return ChannelSettings in self.choices
 
     @property
     def struct(self) -> type[Struct] | None:
@@ -45,7 +54,13 @@ class SettingKind(NamedTuple):
         return next(iter(self.structs), None)
 
     def struct_of(self, value: dict[str, Any]) -> type[Struct] | None:
-        """The group of settings that a value is meant to be, by its tag."""
+        """The group of settings that a value is meant to be, by its tag.
+
+        Raises:
+            AdapterUnusable: it is a channel, and the package of its adapter fails.
+        """
+        if self.is_channel and isinstance(name := value.get("adapter"), str) and (adapter := CHANNELS.find(name)):
+            return adapter.settings
         for struct in self.structs:
             config = struct.__struct_config__
             if config.tag_field is not None and value.get(config.tag_field) == config.tag:
@@ -114,7 +129,9 @@ class _Walk:
 
     def _setting(self, value: Any, exact: Any, path: SettingPath) -> Iterator[ConfigFinding]:
         kind = kind_of(exact)
-        if isinstance(value, dict) and (struct := kind.struct_of(value)):
+        if isinstance(value, dict) and kind.is_channel:
+            yield from self._channel(value, kind, path)
+        elif isinstance(value, dict) and (struct := kind.struct_of(value)):
             yield from self.group(value, all_fields(struct, kind.structs), path)
         elif isinstance(value, dict) and kind.member is not None:
             for name, member in value.items():
@@ -124,6 +141,20 @@ class _Walk:
                 yield from self._setting(item, kind.item, (*path, index))
         elif not _fits(value, kind):
             yield self._finding(path, self._misfit(value, kind, path))
+
+    def _channel(self, value: dict[str, Any], kind: SettingKind, path: SettingPath) -> Iterator[ConfigFinding]:
+        """Check a channel by the settings of its adapter. Of an adapter that fails only what all share is known."""
+        try:
+            struct = kind.struct_of(value)
+        except AdapterUnusable as unusable:
+            yield self._finding(path, f"the channel stays down: {unusable.reason}")._replace(level="warning")
+            shared = {field.encode_name: field for field in all_fields(ChannelSettings)}
+            known = {name: value[name] for name in shared if name in value}
+            yield from self.group(known, tuple(shared.values()), path)
+            return
+        if struct is not None:
+            is_meant = struct.__struct_config__.tag == value.get("adapter")
+            yield from self.group(value, all_fields(struct, () if is_meant else kind.structs), path)
 
     def _finding(self, path: SettingPath, message: str) -> ConfigFinding:
         return ConfigFinding("error", self._source.named(path), message, self._source.line(path))

@@ -121,12 +121,9 @@ class SessionKey:
         thread: str | None = None,
         word: ThreadWord = "thread",
     ) -> Self:
-        """Build the key of a group or room, or of one thread in it.
-
-        `word` is what the platform calls a thread. On a channel called `telegram` it is a topic, whatever leads there.
-        """
+        """Build the key of a group or room, or of one thread in it. `word` is the platform's word for a thread."""
         check_channel(channel)
-        suffix = () if thread is None else ("topic" if channel.lower() == "telegram" else word, thread)
+        suffix = () if thread is None else (word, thread)
         return cls.of(agent, channel, type, chat, *suffix)
 
     @classmethod

@@ -7,12 +7,30 @@ documentation: the reference page and the error messages are made from it and fr
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 HIDDEN = "<hidden>"
+
+Step: TypeAlias = str | int
+SettingPath: TypeAlias = tuple[Step, ...]
+
+
+class SettingIssue(NamedTuple):
+    """One problem that a rule found in the settings, without its line in the file.
+
+    An issue about another setting too has its path in `other`: the message goes on from that one's name.
+    """
+
+    level: Literal["error", "warning"]
+    path: SettingPath
+    message: str
+    got: str | None = None
+    """The value that came, if it may be shown."""
+    other: SettingPath | None = None
+
 
 # Limits of settings that may be unset stand inside the union, where msgspec wants them.
 NonEmpty: TypeAlias = Annotated[str, Meta(min_length=1)]

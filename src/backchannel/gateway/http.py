@@ -24,8 +24,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
+from backchannel.config.adapters import webhook_hosts
 from backchannel.config.schema_doors import LimitSettings as Sizes
-from backchannel.config.telegram import webhook_hosts
 from backchannel.errors import (
     BadSignature,
     GatewayError,

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from backchannel.channels.bridge.channel import SIGNATURE
+from backchannel.channels.signing import SIGNATURE
 from backchannel.core.delivery.channels import InboundAnswer, InboundEvent
 from backchannel.gateway.auth import InvokeParams
 from backchannel.gateway.errors import OPENAI_AT

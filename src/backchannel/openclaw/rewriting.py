@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, Union
 
-from backchannel.config.findings import SettingPath, Step
 from backchannel.config.source import Positions
+from backchannel.core.settings import SettingPath, Step
 from backchannel.openclaw.settings import Move, written_id
 
 Value: TypeAlias = Union[str, "Group"]

@@ -23,12 +23,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import fields
 
-from backchannel.config.checks import Issue
-from backchannel.config.findings import MAX_FINDINGS, SettingPath, show_path
+from backchannel.config.findings import MAX_FINDINGS, show_path
 from backchannel.config.schema import ConfigFile
 from backchannel.config.source import trace
 from backchannel.config.validation import kind_of, type_in_words
 from backchannel.core.keys import normalise_agent_id
+from backchannel.core.settings import SettingIssue, SettingPath
 from backchannel.core.text import nearest
 from backchannel.errors import UnknownAgent
 
@@ -67,7 +67,7 @@ class SettingsModernised:
 
     raw: dict[str, Any]
     moves: list[Move] = field(default_factory=list)
-    errors: list[Issue] = field(default_factory=list)
+    errors: list[SettingIssue] = field(default_factory=list)
     origins: dict[SettingPath, SettingPath] = field(default_factory=dict)
 
     def note(self, move: Move) -> None:
@@ -77,11 +77,11 @@ class SettingsModernised:
             self.origins[move.new] = move.old
 
     @property
-    def issues(self) -> list[Issue]:
+    def issues(self) -> list[SettingIssue]:
         """A warning for each older name, and what could not be read."""
-        warnings = [Issue("warning", move.old, self._warning(move)) for move in self.moves[:MAX_FINDINGS]]
+        warnings = [SettingIssue("warning", move.old, self._warning(move)) for move in self.moves[:MAX_FINDINGS]]
         if len(self.moves) > MAX_FINDINGS:
-            warnings.append(Issue("warning", (), f"and {len(self.moves) - MAX_FINDINGS} more older names"))
+            warnings.append(SettingIssue("warning", (), f"and {len(self.moves) - MAX_FINDINGS} more older names"))
         return self.errors + warnings
 
     def _warning(self, move: Move) -> str:
@@ -178,7 +178,7 @@ def _read_routing(modern: SettingsModernised, routing: dict[str, Any]) -> None:
             case "bindings":
                 _put(modern, value, path, ("bindings",))
             case _:
-                modern.errors.append(Issue("error", path, _unknown(name)))
+                modern.errors.append(SettingIssue("error", path, _unknown(name)))
 
 
 def _unknown(name: str) -> str:
@@ -197,7 +197,7 @@ def _read_agents(modern: SettingsModernised, agents: dict[str, Any]) -> None:
     listed = group.get("list", []) if isinstance(group, dict) else None
     if not isinstance(listed, list):
         what = "cannot be put into `agents.list`, which is no list"
-        modern.errors.append(Issue("error", ("routing", "agents"), what))
+        modern.errors.append(SettingIssue("error", ("routing", "agents"), what))
         return
     known = {_id(item.get("id")): index for index, item in enumerate(listed) if isinstance(item, dict)}
     for name, value in agents.items():
@@ -226,7 +226,7 @@ def _has_own_id(modern: SettingsModernised, agent: dict[str, Any], name: str) ->
         return True
     path = ("routing", "agents", name, "id")
     if _id(agent.pop("id")) != _id(name):
-        modern.errors.append(Issue("error", path, "differs from the name that the agent stands under; keep one"))
+        modern.errors.append(SettingIssue("error", path, "differs from the name that the agent stands under; keep one"))
         return False
     modern.note(Move(path, (), "needless"))
     return True
@@ -247,7 +247,7 @@ def _put(modern: SettingsModernised, value: Any, old: SettingPath, new: tuple[st
         group = group.setdefault(name, {})
         if not isinstance(group, dict):
             what = f"cannot be put into `{show_path(new[:depth])}`, which is no object"
-            modern.errors.append(Issue("error", old, what))
+            modern.errors.append(SettingIssue("error", old, what))
             return
     _place(modern, group, value, Move(old, new))
 
@@ -274,7 +274,7 @@ def _merge(modern: SettingsModernised, group: dict[str, Any], value: dict[str, A
 def _is_object(modern: SettingsModernised, value: Any, path: SettingPath) -> bool:
     if isinstance(value, dict):
         return True
-    modern.errors.append(Issue("error", path, f"{type_in_words(value)}, expected an object"))
+    modern.errors.append(SettingIssue("error", path, f"{type_in_words(value)}, expected an object"))
     return False
 
 

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from backchannel.channels.registry import why_no_channel
 from backchannel.channels.telegram.channel import SECRET_HEADER, TelegramChannel
+from backchannel.channels.telegram.settings import TelegramSettings, TelegramWebhookSettings
 from backchannel.config import Surroundings, check_config
-from backchannel.config.schema_doors import TelegramSettings, TelegramWebhookSettings
 from backchannel.core.delivery.channels import (
     ChannelBusy,
     ChannelUnusable,
@@ -125,7 +125,7 @@ def test_a_check_of_the_configuration_says_so_too(tmp_path: Path, monkeypatch: p
         why_no_channel=why_no_channel,
     )
     assert check_config(file, {}, state=tmp_path, here=here) == []
-    monkeypatch.setattr("backchannel.channels.registry.find_spec", lambda name: None)
+    monkeypatch.setattr("backchannel.config.adapters.find_spec", lambda name: None)
     (finding,) = check_config(file, {}, state=tmp_path, here=here)
     assert finding.level == "warning" and "pip install 'backchannel[telegram]'" in finding.message
 

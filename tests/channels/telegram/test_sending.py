@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backchannel.channels.telegram.channel import TelegramChannel
-from backchannel.config.schema_doors import TelegramSettings
+from backchannel.channels.telegram.settings import TelegramSettings
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.channels import (
     ChannelBusy,

@@ -15,8 +15,6 @@ events come the other way, as a POST to `/channels/<name>/inbound`, signed alike
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -25,7 +23,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backchannel.agents.loading import load
-from backchannel.config.schema_doors import BridgeSettings
+from backchannel.channels.bridge.settings import BridgeSettings
+from backchannel.channels.signing import SIGNATURE, is_signed, sign
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.channels import (
     DEFAULT_ACCOUNT,
@@ -46,22 +45,11 @@ from backchannel.errors import BadSignature
 if TYPE_CHECKING:
     import httpx2
 
-SIGNATURE = "X-Backchannel-Signature"
 _ANSWER_LIMIT_S = 30.0
 ANSWER_LIMIT_BYTES = 64 * 1024
 _TEXT_LIMIT = 200
 """How much of an answer is kept: of an error's text, and of a message id."""
 _LOOKED_AT = 4096
-
-
-def sign(secret: str, body: bytes) -> str:
-    """Make the value of the signature's header."""
-    return f"sha256={hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}"
-
-
-def is_signed(secret: str, body: bytes, signature: str | None) -> bool:
-    """Whether a body came with its signature; compared in constant time."""
-    return hmac.compare_digest(sign(secret, body).encode(), (signature or "").encode())
 
 
 class _Outbound(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -16,8 +16,8 @@ from backchannel.channels.keeping import SupervisedConnection
 from backchannel.channels.telegram.polling import MOST_TRIES, Poller, told_of_fault
 from backchannel.channels.telegram.reading import AttachedFile, BotIdentity, ChatMoved, parse_update, read_update
 from backchannel.channels.telegram.sending import TelegramSender
+from backchannel.channels.telegram.settings import TelegramWebhookSettings
 from backchannel.channels.telegram.wire import TelegramConnections, Wire
-from backchannel.config.schema_doors import TelegramWebhookSettings
 from backchannel.core.commands.commands import COMMANDS, Rank
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.channels import ChannelError, InboundTaker, IncomingFile

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import sys
 from collections.abc import Collection, Mapping
 from functools import partial
 from importlib import import_module
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from backchannel.agents.loading import load
 from backchannel.channels.keeping import SupervisedConnection
+from backchannel.channels.telegram.adapter import ADAPTER
 from backchannel.channels.telegram.length import MAX_UNITS, text_units
-from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings
+from backchannel.channels.telegram.settings import TelegramAccountSettings, TelegramSettings
+from backchannel.config.adapters import not_installed
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.channels import (
     DEFAULT_ACCOUNT,
@@ -52,7 +52,7 @@ class TelegramChannel(Channel):
     """The bots of one channel."""
 
     settings: TelegramSettings
-    thread_word = "topic"
+    thread_word = ADAPTER.thread_word
     draft_interval_s = 1.0
     """Telegram's pace for edits in a chat; in groups `sending.py` keeps a slower one."""
 
@@ -244,10 +244,4 @@ def _load() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "backchannel":
             raise
-        raise _NotInstalled(not_installed(error.name), remedy="install it") from None
-
-
-def not_installed(package: str | None) -> str:
-    """Say how to install what is missing, for the Python that runs this: from an index, and in a clone as well."""
-    install = f"{quote(sys.executable)} -m pip install 'backchannel[telegram]'"
-    return f"{package} is not installed, which Telegram needs: {install}"
+        raise _NotInstalled(not_installed(ADAPTER, error.name), remedy="install it") from None

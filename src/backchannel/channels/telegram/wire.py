@@ -61,8 +61,8 @@ from aiohttp import (
     ConnectionTimeoutError,
 )
 
+from backchannel.channels.telegram.checks import is_telegrams_own
 from backchannel.channels.telegram.reading import KINDS, BotIdentity
-from backchannel.config.telegram import is_telegrams_own
 from backchannel.core.delivery.channels import (
     ChannelBusy,
     ChannelError,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from backchannel.config.agents import ANY_AGENT
-from backchannel.config.findings import SettingPath
-from backchannel.config.schema_doors import TelegramAccountSettings, TelegramSettings, TelegramWebhookSettings
-from backchannel.core.delivery.channels import ChannelSettings
+from backchannel.channels.telegram.settings import TelegramAccountSettings, TelegramSettings, TelegramWebhookSettings
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
+from backchannel.core.settings import SettingIssue, SettingPath
+from backchannel.core.text import ANY
 
 _TOKEN = re.compile(r"\d+:[A-Za-z0-9_-]{35,}\Z")
 _ID = re.compile(r"-?\d+\Z")
@@ -22,31 +21,27 @@ def is_telegrams_own(api_root: str) -> bool:
     return api_root.rstrip("/") == _TELEGRAMS_OWN
 
 
-class BotDoubt(NamedTuple):
-    """What is hardly meant: the setting, from the channel's on, why, and what came if it may be shown."""
-
-    path: SettingPath
-    message: str
-    got: str | None = None
-
-
-def doubts_about(name: str, channel: TelegramSettings) -> Iterator[BotDoubt]:
+def find_issues(name: str, channel: TelegramSettings) -> Iterator[SettingIssue]:
     """Find what Telegram would refuse or never send, in the settings of one channel."""
+    if DEFAULT_ACCOUNT in channel.accounts:
+        message = f"`{DEFAULT_ACCOUNT}` is the bot whose `token` stands beside `accounts`; give this one another name"
+        yield SettingIssue("error", ("accounts", DEFAULT_ACCOUNT), message)
     is_telegrams = is_telegrams_own(channel.api_root)
     for path, bot in _bots(channel):
         if is_telegrams and not _TOKEN.match(bot.token):
             expected = "expected <number>:<letters and digits>, 35 after the colon, as @BotFather gave it"
-            yield BotDoubt((*path, "token"), f"this is no token of a Telegram bot ({expected})")
+            yield SettingIssue("warning", (*path, "token"), f"this is no token of a Telegram bot ({expected})")
         if bot.webhook is not None:
             yield from _webhook(name, (*path, "webhook", "url"), bot.webhook, needs_tls=is_telegrams)
     yield from _people("allowFrom", channel.allow_from)
     yield from _people("owners", channel.owners)
 
 
-def webhook_hosts(channels: Iterable[ChannelSettings]) -> frozenset[str]:
-    """List the names under which Telegram posts to this gateway; a proxy may pass them on as `Host`."""
-    bots = [bot for channel in channels if isinstance(channel, TelegramSettings) for _, bot in _bots(channel)]
-    return frozenset(host for bot in bots if bot.webhook and (host := _parts(bot.webhook.url)[1]))
+def webhook_hosts(channel: TelegramSettings) -> Iterator[str]:
+    """List the names under which Telegram posts to this gateway."""
+    for _, bot in _bots(channel):
+        if bot.webhook and (host := _parts(bot.webhook.url)[1]):
+            yield host
 
 
 def _bots(channel: TelegramSettings) -> Iterator[tuple[SettingPath, TelegramAccountSettings]]:
@@ -55,17 +50,21 @@ def _bots(channel: TelegramSettings) -> Iterator[tuple[SettingPath, TelegramAcco
         yield ("accounts", id), account
 
 
-def _webhook(name: str, path: SettingPath, webhook: TelegramWebhookSettings, *, needs_tls: bool) -> Iterator[BotDoubt]:
+def _webhook(
+    name: str, path: SettingPath, webhook: TelegramWebhookSettings, *, needs_tls: bool
+) -> Iterator[SettingIssue]:
     scheme, host, at = _parts(webhook.url)
     expected = f"/channels/{name}/inbound"
     if not host:
-        yield BotDoubt(path, f"no host is named in it (expected https://<host>{expected})", webhook.url)
+        yield SettingIssue("warning", path, f"no host is named in it (expected https://<host>{expected})", webhook.url)
         return
     if scheme != "https" and needs_tls:
-        yield BotDoubt(path, f"Telegram posts by https only (expected https://{host}{expected})", webhook.url)
+        yield SettingIssue(
+            "warning", path, f"Telegram posts by https only (expected https://{host}{expected})", webhook.url
+        )
     if not at.endswith(expected):
         message = f"posts are taken at {expected}: unless a proxy changes the path, none arrives"
-        yield BotDoubt(path, message, webhook.url)
+        yield SettingIssue("warning", path, message, webhook.url)
 
 
 def _parts(url: str) -> tuple[str, str, str]:
@@ -77,11 +76,11 @@ def _parts(url: str) -> tuple[str, str, str]:
         return "", "", ""
 
 
-def _people(setting: str, ids: tuple[str, ...]) -> Iterator[BotDoubt]:
+def _people(setting: str, ids: tuple[str, ...]) -> Iterator[SettingIssue]:
     for index, id in enumerate(ids):
-        if id != ANY_AGENT and not _ID.match(id):
+        if id != ANY and not _ID.match(id):
             message = (
                 "Telegram knows people by a number, not by a name, so this is nobody; with `pairing: true`, "
                 "`backchannel pairing list --all` shows the number of everyone who wrote to the bot"
             )
-            yield BotDoubt((setting, index), message, id)
+            yield SettingIssue("warning", (setting, index), message, id)

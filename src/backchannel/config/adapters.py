@@ -1,0 +1,208 @@
+"""The adapters that are there: those of this package, and those that other packages bring.
+
+Ours are the folders of a package that have an `adapter.py`; the folder's name is the adapter's. Others are entry points
+of a group, such as `backchannel.channels`. Adapters stand in layers above this one, so they are imported by name, and
+only those that a configuration names. Entry points are read when a name is none of ours.
+
+A package of others may fail. `AdapterUnusable` says which package, and why. Its channel is then down and everything
+else works.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import fields
+
+from backchannel.core.adapters import Adapter
+from backchannel.core.delivery.channels import ChannelSettings
+from backchannel.core.keys import ThreadWord
+from backchannel.core.settings import SettingIssue, Settings
+
+
+class AdapterUnusable(Exception):
+    """An adapter of another package cannot be used; `reason` names the package."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class AdapterKind:
+    """One kind of adapters: where ours are, and how those of others are found."""
+
+    def __init__(self, package: str, group: str, settings: type[Settings] | None = None) -> None:
+        """Make it; `settings` is what the settings of each adapter of this kind begin with."""
+        self._package = package
+        self._group = group
+        self._settings = settings
+
+    @cached_property
+    def ours(self) -> tuple[str, ...]:
+        """The names of the adapters of this package, in order."""
+        places = import_module(self._package).__path__
+        return tuple(sorted(file.parent.name for place in places for file in Path(place).glob("*/adapter.py")))
+
+    @cached_property
+    def _installed(self) -> Mapping[str, EntryPoint]:
+        """The adapters that other packages bring; ours win over them."""
+        points = {point.name: point for point in entry_points(group=self._group)}
+        return {name: points[name] for name in sorted(points) if name not in self.ours}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all adapters that are installed, ours first."""
+        return (*self.ours, *self._installed)
+
+    def find(self, name: str) -> Adapter | None:
+        """Give the adapter of a name; None if there is none.
+
+        Raises:
+            AdapterUnusable: a package brings it, and the package fails.
+        """
+        if name in self.ours:
+            adapter: Adapter = import_module(f"{self._package}.{name}.adapter").ADAPTER
+            return adapter
+        point = self._installed.get(name)
+        return None if point is None else self._load(point)
+
+    def usable(self) -> Iterator[Adapter]:
+        """Give all adapters that can be loaded."""
+        for name in self.names:
+            try:
+                adapter = self.find(name)
+            except AdapterUnusable:
+                continue
+            if adapter is not None:
+                yield adapter
+
+    def _load(self, point: EntryPoint) -> Adapter:
+        package = _package(point)
+        try:
+            adapter = point.load()
+        except (Exception, SystemExit) as error:  # the edge of a package of others
+            raise AdapterUnusable(f"{package} cannot be loaded: {_in_words(error)}") from error
+        if not isinstance(adapter, Adapter):
+            raise AdapterUnusable(f"{package} is wrong: {point.value} is no backchannel.Adapter")
+        if adapter.name != point.name:
+            raise AdapterUnusable(f"{package} is wrong: {point.value} is called {adapter.name!r}, not {point.name!r}")
+        if self._settings is not None and not _is_tagged(adapter, self._settings):
+            base = self._settings.__name__
+            expected = f'a backchannel.{base} with tag_field="adapter", tag="{adapter.name}"'
+            raise AdapterUnusable(f"{package} is wrong: the settings of {point.value} are not {expected}")
+        return adapter
+
+    def make(self, adapter: Adapter, *arguments: Any) -> Any:
+        """Make what an adapter is for.
+
+        Raises:
+            AdapterUnusable: a package of others brings it, and the package fails.
+        """
+        module, _, name = adapter.make.partition(":")
+        if adapter.name in self.ours:
+            return getattr(import_module(module), name)(*arguments)
+        try:
+            return getattr(import_module(module), name)(*arguments)
+        except Exception as error:  # the edge of a package of others
+            package = _package(self._installed[adapter.name])
+            raise AdapterUnusable(f"{package} cannot make a {adapter.name}: {_in_words(error)}") from error
+
+
+def _package(point: EntryPoint) -> str:
+    return "a package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _is_tagged(adapter: Adapter, base: type[Settings]) -> bool:
+    own = adapter.settings
+    if not isinstance(own, type) or not issubclass(own, base):
+        return False
+    config = own.__struct_config__
+    return config.tag_field == "adapter" and config.tag == adapter.name
+
+
+CHANNELS = AdapterKind("backchannel.channels", "backchannel.channels", ChannelSettings)
+
+
+class UnusableChannelSettings(ChannelSettings, frozen=True, kw_only=True):
+    """The settings of a channel whose adapter fails: only what all channels share is known."""
+
+    adapter: str
+    problem: str
+
+
+def read_channel(given: Mapping[str, Any]) -> ChannelSettings:
+    """Convert the settings of a channel that were checked, by its adapter."""
+    name = given["adapter"]
+    try:
+        adapter = CHANNELS.find(name)
+    except AdapterUnusable as unusable:
+        shared = {field.encode_name for field in fields(ChannelSettings)} & set(given)
+        known = {name: given[name] for name in shared}
+        return msgspec.convert({**known, "adapter": name, "problem": unusable.reason}, UnusableChannelSettings)
+    settings: Any = adapter.settings if adapter is not None else ChannelSettings
+    converted: ChannelSettings = msgspec.convert(given, settings)
+    return converted
+
+
+def adapter_of(settings: ChannelSettings) -> Adapter | None:
+    """Give the adapter that a channel's settings are for; None if it cannot be used, or a program made them."""
+    tag = settings.__struct_config__.tag
+    return CHANNELS.find(tag) if isinstance(tag, str) else None
+
+
+def channel_issues(name: str, settings: ChannelSettings) -> Iterator[SettingIssue]:
+    """Find what the adapter of a channel says about its settings. Paths begin at the channel."""
+    adapter = adapter_of(settings)
+    if adapter is None:
+        return
+    try:
+        yield from adapter.check(name, settings)
+        tuple(adapter.hosts(settings))
+    except Exception as error:  # noqa: BLE001  # the edge of a package of others: the settings are used all the same
+        yield SettingIssue("warning", (), f"the adapter {adapter.name} could not check it: {_in_words(error)}")
+
+
+def webhook_hosts(channels: Iterable[ChannelSettings]) -> frozenset[str]:
+    """List the host names under which platforms post to this gateway; a proxy may pass them on as `Host`."""
+    found: set[str] = set()
+    for settings in channels:
+        if (adapter := adapter_of(settings)) is not None:
+            with suppress(Exception):  # the edge of a package of others: `channel_issues` has told it
+                found.update(adapter.hosts(settings))
+    return frozenset(found)
+
+
+@cache
+def thread_word_of(name: str) -> ThreadWord | None:
+    """Give the word for a thread of the platform that a channel is named after; None if it has no platform's name.
+
+    A bridge that is called like a platform leads there, and its sessions have the keys that the platform's have.
+    """
+    adapter = CHANNELS.find(name) if name in CHANNELS.ours else None
+    return None if adapter is None else adapter.thread_word
+
+
+def why_missing(adapter: Adapter) -> str | None:
+    """Say which package an adapter lacks here, and how to install it; None: it has all."""
+    lacking = next((name for name in adapter.needs if find_spec(name) is None), None)
+    return None if lacking is None else not_installed(adapter, lacking)
+
+
+def not_installed(adapter: Adapter, package: str | None) -> str:
+    """Say how to install what is missing, for the Python that runs this: from an index, and in a clone as well."""
+    install = f"{shlex.quote(sys.executable)} -m pip install 'backchannel[{adapter.extra}]'"
+    return f"{package} is not installed, which {adapter.title} needs: {install}"
