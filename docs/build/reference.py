@@ -139,7 +139,9 @@ _MESSAGE = """## Messages
 `user`, `assistant`, `toolResult` or `system`. `content` is a list of blocks: `{type: "text", text}`,
 `{type: "thinking", thinking}`, `{type: "toolCall", id, name, arguments}`, `{type: "image", mimeType, url?}`. A
 `toolResult` also has `toolCallId`, `toolName` and `isError`. `provenance` is `{kind, sourceSessionKey?, sourceChannel?,
-sourceTool?, exchangeId?}`; its kind is `external_user`, `inter_session` or `internal_system`. What a person wrote on an
+sourceTool?, exchangeId?, step?, turn?, maxTurns?}`; its kind is `external_user`, `inter_session` or `internal_system`.
+`step` says which part the message has in an exchange or a sub-agent's flow: `ask`, `turn` (with `turn` and `maxTurns`),
+`announce`, `late_reply`, `failure`, `task`, `post`, `wake` or `notice`. What a person wrote on an
 outside channel has a `sender` `{id, name?}` and a `chat` `{type: "direct" | "group" | "channel", id, name?}`.
 """
 

@@ -17,7 +17,7 @@ MARK = new_mark(bytes(range(100, 110)))
 def message(
     role: Role = Role.USER, kind: ProvenanceKind | None = None, *, label: str | None = None, **source: str
 ) -> Message:
-    provenance = Provenance(kind=kind, **source) if kind else None
+    provenance = replace(Provenance(kind=kind), **source) if kind else None
     return Message(id="m", role=role, content=text_content("hi"), timestamp=1, provenance=provenance, label=label)
 
 

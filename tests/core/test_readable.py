@@ -10,22 +10,16 @@ from msgspec.structs import replace
 from backchannel.core.commands.control_words import CONTROL_WORDS
 from backchannel.core.flows.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
 from backchannel.core.flows.exchange_values import Exchange, ExchangeState
-from backchannel.core.flows.spawn import SPAWN_TOOL
+from backchannel.core.flows.spawn import from_gateway
 from backchannel.core.flows.spawn_texts import WAKE_LINE, announce_prompt, wake_text
-from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, TextBlock, text_content
+from backchannel.core.messages import FlowStep, Message, Provenance, ProvenanceKind, Role, text_content
 from backchannel.core.readable import text_for_people
 from backchannel.core.text import fenced, unfenced
 
 from .exchanges import opened
+from .flow_messages import one_of_each
+from .flow_messages import written as message
 from .spawns import spawned
-
-
-def message(role: Role, *texts: str, provenance: Provenance | None = None) -> Message:
-    content = tuple(TextBlock(text=text) for text in texts)
-    return Message(id="m", role=role, content=content, timestamp=1, provenance=provenance)
-
-
-SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SPAWN_TOOL)
 
 
 @pytest.mark.parametrize("word", [*CONTROL_WORDS, " NO_REPLY\n"])
@@ -50,7 +44,10 @@ def test_a_turn_is_read_as_what_the_other_session_said() -> None:
 def test_the_prompts_of_announces_are_not_for_people() -> None:
     run = announce_run(replace(opened(), state=ExchangeState.ANNOUNCE))
     assert text_for_people(message(Role.USER, *run.texts, provenance=run.provenance)) == ""
-    assert text_for_people(message(Role.USER, announce_prompt(spawned()), provenance=SYSTEM)) == ""
+    assert (
+        text_for_people(message(Role.USER, announce_prompt(spawned()), provenance=from_gateway(FlowStep.ANNOUNCE)))
+        == ""
+    )
 
 
 def test_late_replies_and_failures_are_read_as_such() -> None:
@@ -64,7 +61,14 @@ def test_late_replies_and_failures_are_read_as_such() -> None:
 
 def test_a_wake_is_read_as_the_results_in_it() -> None:
     text = wake_text((("Sub-agent one", "Status: success"), ("Sub-agent two", None)), has_chat=True)
-    assert text_for_people(message(Role.USER, text, provenance=SYSTEM)) == "Status: success"
+    assert text_for_people(message(Role.USER, text, provenance=from_gateway(FlowStep.WAKE))) == "Status: success"
+
+
+@pytest.mark.parametrize(("name", "each"), one_of_each().items())
+def test_a_message_that_was_stored_without_its_step_is_read_in_the_same_way(name: str, each: Message) -> None:
+    assert each.provenance is not None
+    before = replace(each, provenance=replace(each.provenance, step=None, turn=None, max_turns=None))
+    assert text_for_people(before) == text_for_people(each)
 
 
 def test_what_only_looks_like_a_prompt_stays_as_it_is() -> None:

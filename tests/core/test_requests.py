@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backchannel.core.budget import MIN_BUDGET, context_budget, estimate_tokens
 from backchannel.core.headers import new_mark
@@ -37,7 +38,7 @@ IMAGE = ImageBlock(mime_type="image/png", data="aGk=")
 
 def user(text: str, *blocks: Block, kind: ProvenanceKind = ProvenanceKind.EXTERNAL_USER, **source: str) -> Message:
     content = (*text_content(text), *blocks)
-    provenance = Provenance(kind=kind, **source)
+    provenance = replace(Provenance(kind=kind), **source)
     return Message(id=f"u-{text[:8]}", role=Role.USER, content=content, timestamp=1, provenance=provenance)
 
 

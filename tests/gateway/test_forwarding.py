@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from backchannel.core.messages import Message, Role, TextBlock, ToolCallBlock, decode_message, encode_message
 from backchannel.gateway.openclaw.forwarding import line_for_people
+from backchannel.gateway.openclaw.places import placed_all
 
 from .client import Client
 from .conftest import MakeWorld
@@ -83,3 +85,13 @@ def test_a_control_word_beside_a_call_of_a_tool_leaves_the_call() -> None:
     said = Message(id="m", role=Role.ASSISTANT, content=(TextBlock(text="NO_REPLY"), call), timestamp=1)
     shown = line_for_people(encode_message(said))
     assert shown is not None and decode_message(shown).content == (call,)
+
+
+def test_a_message_that_was_stored_without_its_step_is_shown_with_it() -> None:
+    source = {"kind": "inter_session", "sourceTool": "sessions_send", "exchangeId": "x1"}
+    text = "[Agent-to-agent exchange, reply-back turn 2 of 5]\nThe other session's reply:\n```\nfine\n```"
+    old = {"id": "m", "role": "user", "content": [{"type": "text", "text": text}], "timestamp": 1, "provenance": source}
+    (shown,) = placed_all([(0, json.dumps(old))])
+    assert json.loads(shown)["provenance"] == {**source, "step": "turn", "turn": 2, "maxTurns": 5}
+    (shown,) = placed_all([(0, json.dumps(old, separators=(",", ":")))], for_people=True)
+    assert texts([json.loads(shown)]) == ["fine"]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backchannel.core.messages import (
+    FlowStep,
     ImageBlock,
     Message,
     Provenance,
@@ -127,6 +128,14 @@ def test_a_message_of_another_session_keeps_where_it_came_from() -> None:
         kind=ProvenanceKind.INTER_SESSION, source_session_key="agent:main:main", source_tool="sessions_send"
     )
     assert heard(wrapped({"role": "user", "content": "hi", "provenance": {"kind": "gods"}})).provenance is None
+
+
+def test_a_message_of_a_flow_keeps_its_step() -> None:
+    provenance = {"kind": "inter_session", "exchangeId": "x1", "step": "turn", "turn": 1, "maxTurns": 5}
+    found = heard(wrapped({"role": "user", "content": "hi", "provenance": provenance})).provenance
+    assert found is not None and (found.step, found.turn, found.max_turns) == (FlowStep.TURN, 1, 5)
+    unknown = heard(wrapped({"role": "user", "content": "hi", "provenance": provenance | {"step": "dance"}})).provenance
+    assert unknown is not None and unknown.step is None
 
 
 @pytest.mark.parametrize(

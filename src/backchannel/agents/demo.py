@@ -24,7 +24,6 @@ from backchannel.agents.demo_talk import (
     is_task,
     newest_part,
     play_part,
-    play_step,
     refuse_number,
     said_by_user,
     spawn_arguments,
@@ -112,7 +111,7 @@ def decide(request: ModelRequest) -> tuple[Block, ...]:
     if results:
         return text_content(results_in_words([(result.tool_name or "", result.text) for result in reversed(results)]))
     part = newest_part(request)
-    if (played := play_part(part) or play_step(part, request)) is not None:
+    if (played := play_part(part, request)) is not None:
         return text_content(played)
     # What another session asks for is looked up with the real tool too; a greeting from it is no call for help.
     for skill in SKILLS if part.is_users else [skill for skill in SKILLS if skill.tool]:

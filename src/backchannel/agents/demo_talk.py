@@ -1,7 +1,8 @@
-"""The demo model's part in exchanges and as a sub-agent, and how it reads headers.
+"""The demo model's part in conversations, in exchanges and as a sub-agent.
 
-It reads the headers of the gateway like any model, by the mark that its system prompt names. A text without the mark
-that looks like a header, a turn or an announce step is what somebody said. It is answered as such.
+The provenance of the newest message says which step of a flow it is, and who wrote it. Who spoke in what was said
+before is read from the headers, as any model does, by the mark that the system prompt names. A text that only looks
+like a header or a step is answered like any other.
 """
 
 from __future__ import annotations
@@ -11,83 +12,62 @@ from dataclasses import dataclass
 
 from backchannel.core.commands.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.contracts import ModelRequest
-from backchannel.core.flows.exchange_texts import CONTEXT_LINE, EXCHANGE_ANNOUNCE_LINE, TURN_LINE
-from backchannel.core.flows.spawn import SPAWN_TOOL
-from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE, WAKE_LINE
-from backchannel.core.headers import SESSION_MESSAGE, SYSTEM_MESSAGE, USER_MESSAGE
-from backchannel.core.messages import Message, Role
-from backchannel.core.text import cut
+from backchannel.core.flows.exchange_texts import asked_in
+from backchannel.core.headers import SESSION_MESSAGE, USER_MESSAGE
+from backchannel.core.messages import FlowStep, Message, Provenance, Role
+from backchannel.core.text import cut, unfenced
 
 MAX_QUOTE = 120
 
 _MARK = re.compile(rf"`\[([^\s`\[]+) {SESSION_MESSAGE} ")
-_FROM = re.compile(r'\| from "([^"]*)"')
-_TOOL = re.compile(r'\| tool "([^"]*)"')
-_CONTEXT = re.compile(rf"\n{re.escape(CONTEXT_LINE)}\nAsked by [^\n]+\n[^\n]+\Z")  # it stands last, whatever is quoted
 _FENCED = re.compile(r"^(`{3,})\n(.*?)\n\1$", re.MULTILINE | re.DOTALL)
 _QUIETLY = re.compile(r"\bquietly\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenPart:
-    """What one writer said in a message that a model is sent."""
+    """The words of one writer in a message that a model is sent."""
 
     kind: str
     text: str
-    writer: str | None = None
-    """The session that wrote it."""
-    tool: str | None = None
-    """The tool that it came with."""
-    is_request: bool = False
-    """Whether it came with `sessions_send`, and its writer waits for the reply."""
+    source: Provenance | None = None
+    """Where the newest part of the message came from; earlier parts have none."""
+
+    @property
+    def step(self) -> FlowStep | None:
+        return None if self.source is None else self.source.step
 
     @property
     def is_users(self) -> bool:
-        return self.kind == USER_MESSAGE and not self.is_request
+        return self.kind == USER_MESSAGE and self.step is not FlowStep.ASK
 
 
 def header_pattern(mark: str) -> re.Pattern[str]:
     """Make the pattern of the lines that say who speaks from here on."""
-    return re.compile(rf"^\[{re.escape(mark)} ([a-z ]+?)((?: \| .*)?)\]$", re.MULTILINE)
+    return re.compile(rf"^\[{re.escape(mark)} ([a-z ]+?)(?: \| .*)?\]$", re.MULTILINE)
 
 
 def parts_of(message: Message, request: ModelRequest) -> list[SpokenPart]:
     """Split a user message at the headers that name another speaker."""
     mark = _MARK.search(request.system)
-    if mark is None:
-        return [_part(USER_MESSAGE, message.text)]
-    first, *rest = header_pattern(mark[1]).split(message.text)
-    parts = [_part(kind, text, facts) for kind, facts, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True)]
-    return [_part(USER_MESSAGE, first), *parts] if first.strip() else parts
-
-
-def _part(kind: str, text: str, facts: str = "") -> SpokenPart:
-    said = text.strip()
-    context = _CONTEXT.search(said)
-    writer, tool = _FROM.search(facts), _TOOL.search(facts)
-    return SpokenPart(
-        kind=kind,
-        text=said[: context.start()].rstrip() if context else said,
-        writer=writer[1] if writer else None,
-        tool=tool[1] if tool else None,
-        is_request=context is not None,
-    )
+    first, *rest = header_pattern(mark[1]).split(message.text) if mark else [message.text]
+    parts = [(kind, text.strip()) for kind, text in zip(rest[::2], rest[1::2], strict=True)]
+    *before, (kind, newest) = [(USER_MESSAGE, first.strip()), *parts] if first.strip() or not parts else parts
+    source = message.provenance
+    if source is not None and source.step is FlowStep.ASK:
+        newest = asked_in(newest)
+    return [*(SpokenPart(*part) for part in before), SpokenPart(kind, newest, source)]
 
 
 def newest_part(request: ModelRequest) -> SpokenPart:
-    """What is to be answered."""
+    """Give the part that is to be answered."""
     return parts_of(request.messages[-1], request)[-1]
 
 
 def said_by_user(request: ModelRequest) -> list[str]:
-    """What the session's own user said, oldest first: not other sessions, not the gateway."""
+    """Give the words of the session's own user, oldest first: not those of other sessions, nor of the gateway."""
     messages = (message for message in request.messages if message.role is Role.USER)
     return [part.text for message in messages for part in parts_of(message, request) if part.is_users]
-
-
-def fenced_texts(text: str) -> list[str]:
-    """The texts of others that the gateway put between fences, in order."""
-    return [match[2] for match in _FENCED.finditer(text)]
 
 
 def without_fenced(text: str) -> str:
@@ -114,28 +94,30 @@ FOLLOW_UPS = {
 }
 """What it says in the first turns; in every later one it stops."""
 
-_TURN = re.compile(re.escape(TURN_LINE) + r"(\d+) of \d+\]")
 
-
-def play_part(part: SpokenPart) -> str | None:
-    """Answer a turn or an announce step; None for anything else."""
-    if part.is_request:
-        return None
-    if part.kind == SESSION_MESSAGE and (turn := _TURN.match(part.text)):
-        return FOLLOW_UPS.get(int(turn[1]), REPLY_SKIP)
-    if part.kind == SYSTEM_MESSAGE and part.text.startswith(EXCHANGE_ANNOUNCE_LINE):
-        return _announce_reply(part.text)
+def play_part(part: SpokenPart, request: ModelRequest) -> str | None:
+    """Answer a turn, an announce step, or the message that wakes a requester; None for anything else."""
+    match part.source:
+        case Provenance(step=FlowStep.TURN, turn=turn):
+            return FOLLOW_UPS.get(turn or 0, REPLY_SKIP)
+        case Provenance(step=FlowStep.ANNOUNCE, exchange_id=None):
+            return _announce_task(part.text, request)
+        case Provenance(step=FlowStep.ANNOUNCE):
+            return _announce_reply(part.text)
+        case Provenance(step=FlowStep.WAKE):
+            return _sum_up(part.text)
     return None
 
 
 def _announce_reply(text: str) -> str:
-    request = next(iter(fenced_texts(text)), "")
+    request = next(iter(unfenced(text)), "")
     return ANNOUNCE_SKIP if is_quiet(request) else f"I was asked: “{short(request)}”, and have answered."
 
 
 def answer_request(part: SpokenPart) -> str:
     """Answer what another session, or a person through `sessions_send`, asks."""
-    who = f"Hello, {part.writer}." if part.writer else "Hello."
+    writer = part.source.source_session_key if part.source else None
+    who = f"Hello, {writer}." if writer else "Hello."
     return (
         f"{who} You asked: “{short(part.text)}”\n\n"
         "All is well here. I am the built-in demo model, so this is all I know about it; a real model would say more."
@@ -159,7 +141,7 @@ _STATUS = re.compile(r"Status: (\w+)\nResult: (.*?)(?=\n(?:Notes|Stats): |\Z)", 
 
 def is_task(part: SpokenPart) -> bool:
     """Whether this is what a sub-agent was started for."""
-    return part.kind == SESSION_MESSAGE and part.tool == SPAWN_TOOL
+    return part.step is FlowStep.TASK
 
 
 def do_task(part: SpokenPart) -> str:
@@ -200,17 +182,8 @@ def refuse_number(match: re.Match[str]) -> str | None:
     return None
 
 
-def play_step(part: SpokenPart, request: ModelRequest) -> str | None:
-    """Answer an announce step, or the message that wakes a requester; None for anything else."""
-    if part.kind != SYSTEM_MESSAGE:
-        return None
-    if part.text.startswith(SPAWN_ANNOUNCE_LINE):
-        return _announce_task(part.text, request)
-    return _sum_up(part.text) if part.text.startswith(WAKE_LINE) else None
-
-
 def _announce_task(text: str, request: ModelRequest) -> str:
-    task = next(iter(fenced_texts(text)), "")
+    task = next(iter(unfenced(text)), "")
     if is_quiet(task):
         return ANNOUNCE_SKIP
     said = [message.text for message in request.messages if message.role is Role.ASSISTANT]
@@ -218,7 +191,7 @@ def _announce_task(text: str, request: ModelRequest) -> str:
 
 
 def _sum_up(text: str) -> str:
-    posts = iter(fenced_texts(text))
+    posts = iter(unfenced(text))
     lines = [
         f"- “{title[1]}”: {'as told above' if title['is_known'] else _gist(next(posts, ''))}"
         for title in _TITLE.finditer(without_fenced(text))

@@ -62,14 +62,44 @@ class ProvenanceKind(StrEnum):
     INTERNAL_SYSTEM = "internal_system"
 
 
+class FlowStep(StrEnum):
+    """The part that a message has in an exchange or a sub-agent's flow."""
+
+    ASK = "ask"
+    """A request of `sessions_send`, for its target."""
+    TURN = "turn"
+    """The other side's latest reply."""
+    ANNOUNCE = "announce"
+    """The prompt that asks a target for its chat's announce, or a sub-agent for its report."""
+    LATE_REPLY = "late_reply"
+    """A reply that its requester no longer waited for."""
+    FAILURE = "failure"
+    """No reply will come."""
+    TASK = "task"
+    """The task of a sub-agent."""
+    POST = "post"
+    """The report on a sub-agent, for its requester."""
+    WAKE = "wake"
+    """The reports that wake a requester."""
+    NOTICE = "notice"
+    """Another fact that the gateway tells a requester, such as stopped sub-agents."""
+
+
 class Provenance(_Wire, frozen=True):
-    """Where a message came from."""
+    """Where a message came from.
+
+    Only the gateway writes it. `core/flows/steps.py` names the step of messages that were stored without one.
+    """
 
     kind: ProvenanceKind
     source_session_key: str | None = None
     source_channel: str | None = None
     source_tool: str | None = None
     exchange_id: str | None = None
+    step: FlowStep | None = None
+    turn: int | None = None
+    """The number of a turn, from 1; the exchange has at most `max_turns`."""
+    max_turns: int | None = None
 
 
 class Sender(_Wire, frozen=True):

@@ -270,7 +270,7 @@ def _line(text: str, mark: str) -> UserText:
 
 
 def _join(said: list[UserText], mark: str) -> Message:
-    """Join what was said into one user message, a blank line between; it keeps the newest one's id."""
+    """Join what was said into one user message, a blank line between; it keeps the newest one's id and provenance."""
     newest = said[-1].message
     if len(said) == 1 and said[0].header is None:
         return newest
@@ -282,7 +282,14 @@ def _join(said: list[UserText], mark: str) -> Message:
         is_user_speaking = part.header is None
         blocks += _under(header, part.message.content)
     content = tuple(_merge_texts(blocks, "\n\n"))
-    return Message(id=newest.id, role=Role.USER, content=content, timestamp=newest.timestamp, run_id=newest.run_id)
+    return Message(
+        id=newest.id,
+        role=Role.USER,
+        content=content,
+        timestamp=newest.timestamp,
+        run_id=newest.run_id,
+        provenance=newest.provenance,
+    )
 
 
 def _under(header: str | None, content: tuple[Block, ...]) -> tuple[Block, ...]:

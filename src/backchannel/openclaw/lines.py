@@ -18,6 +18,7 @@ from backchannel.core.delivery.received import is_media_name
 from backchannel.core.messages import (
     Block,
     Chat,
+    FlowStep,
     ImageBlock,
     Message,
     Provenance,
@@ -61,6 +62,7 @@ _NOTE_ROLES = {
 }
 _FROM_OUTSIDE = Provenance(kind=ProvenanceKind.EXTERNAL_USER)
 _PROVENANCE_KINDS = {kind.value: kind for kind in ProvenanceKind}
+_STEPS = {step.value: step for step in FlowStep}
 
 
 class ReadMessage(msgspec.Struct, frozen=True):
@@ -313,4 +315,7 @@ def _provenance(raw: object) -> Provenance | None:
         source_channel=_string(raw, "sourceChannel"),
         source_tool=_string(raw, "sourceTool"),
         exchange_id=_string(raw, "exchangeId"),
+        step=_STEPS.get(str(raw.get("step"))),
+        turn=count_in(raw, "turn"),
+        max_turns=count_in(raw, "maxTurns"),
     )

@@ -2,18 +2,11 @@
  * What a message of a transcript is to a person: who speaks, what is said, and what of it is machinery.
  *
  * The transcript keeps the prompts of turns, announces and wakes, and control words, because models see them again. The
- * rules are those of `core/readable.py`: only a message that the gateway itself has put there is read in this way, which
- * its provenance says, and only the gateway writes provenance.
+ * step in a message's provenance says what it is; only the gateway writes provenance.
  */
 
 const CONTROL_WORDS = { REPLY_SKIP: "nothing more to say", ANNOUNCE_SKIP: "nothing to announce", NO_REPLY: "nothing to answer" };
-const TURN = /^\[Agent-to-agent exchange, reply-back turn (\d+) of (\d+)\]/;
-const EXCHANGE_ANNOUNCE = "[Agent-to-agent exchange, announce step]";
-const LATE = "[Late reply from ";
-const FAILURE = "[No reply from ";
-const SPAWN_ANNOUNCE = "[Sub-agent, announce step]";
 const POST = /^Status: (.+)\nResult: ([^]*)\nStats: .+$/;
-const WAKE = "[Results of your sub-agents]";
 
 /** All text blocks of a message, joined. */
 export function textOf(message) {
@@ -89,11 +82,27 @@ function system(provenance, label) {
 }
 
 function readSaid(message, whole) {
-  const { provenance } = message;
-  if (provenance?.sourceTool === "sessions_send" && provenance.exchangeId) return readExchange(message, whole);
-  if (provenance?.sourceTool === "sessions_spawn" && provenance.kind === "internal_system") return readSpawn(whole);
-  if (provenance?.sourceTool === "sessions_spawn" && provenance.kind === "inter_session") return readPost(whole);
-  return { text: whole, isMachinery: false };
+  const { step, exchangeId, turn, maxTurns } = (message.role === "user" && message.provenance) || {};
+  switch (step) {
+    case "ask": {
+      const [asked = "", ...context] = texts(message);
+      return { text: asked, machinery: context.join("\n") || undefined, what: "asks", isMachinery: false };
+    }
+    case "turn":
+      return said(unfenced(whole).join("\n"), whole, `turn ${turn} of ${maxTurns}`);
+    case "announce":
+      return hidden(whole, exchangeId ? "asked what the chat shall be told" : "asked what its requester shall be told");
+    case "late_reply":
+      return said(unfenced(whole).join("\n"), whole, "late reply");
+    case "failure":
+      return said(`(no reply: ${unfenced(whole).join(" ")})`, whole, "no reply");
+    case "post":
+      return readPost(whole);
+    case "wake":
+      return said(unfenced(whole).join("\n\n"), whole, "results of sub-agents");
+    default:
+      return { text: whole, isMachinery: false };
+  }
 }
 
 /** The report of a sub-agent: its result is what it says, the rest of it one click away. */
@@ -102,33 +111,13 @@ function readPost(whole) {
   return post ? { text: post[2], machinery: whole, what: `result: ${post[1]}`, isMachinery: false } : { text: whole, isMachinery: false };
 }
 
-function readExchange(message, whole) {
-  if (whole.startsWith(EXCHANGE_ANNOUNCE)) return hidden(whole, "asked what the chat shall be told");
-  const turn = TURN.exec(whole);
-  if (turn) return said(unfenced(whole).join("\n"), whole, `turn ${turn[1]} of ${turn[2]}`);
-  if (whole.startsWith(LATE)) return said(unfenced(whole).join("\n"), whole, "late reply");
-  if (whole.startsWith(FAILURE)) return said(`(no reply: ${unfenced(whole).join(" ")})`, whole, "no reply");
-  const [asked = "", ...context] = texts(message);
-  return { text: asked, machinery: context.join("\n") || undefined, what: "asks", isMachinery: false };
-}
-
-function readSpawn(whole) {
-  if (whole.startsWith(SPAWN_ANNOUNCE)) return hidden(whole, "asked what its requester shall be told");
-  if (whole.startsWith(WAKE)) return said(unfenced(whole).join("\n\n"), whole, "results of sub-agents");
-  return { text: whole, isMachinery: false };
-}
-
 const said = (text, machinery, what) => ({ text, machinery, what, isMachinery: !text });
 const hidden = (machinery, what) => ({ text: "", machinery, what, isMachinery: true });
 
 /** Where the replies of a run go that is part of a flow: found in the message that it works on. */
 export function audienceOf(message) {
-  const key = message?.provenance?.sourceSessionKey;
-  const { provenance, content } = message || {};
-  if (provenance?.sourceTool === "sessions_send" && provenance.exchangeId) {
-    const whole = (content || []).find((block) => block.type === "text")?.text || "";
-    if (whole.startsWith(EXCHANGE_ANNOUNCE)) return { announce: true };
-    return key ? { sessionKey: key } : undefined;
-  }
-  return undefined;
+  const { step, exchangeId, sourceSessionKey } = message?.provenance || {};
+  if (!exchangeId) return undefined;
+  if (step === "announce") return { announce: true };
+  return sourceSessionKey ? { sessionKey: sourceSessionKey } : undefined;
 }

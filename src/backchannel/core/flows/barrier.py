@@ -12,11 +12,11 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.flows.flow import QueueRun
-from backchannel.core.flows.spawn import SPAWN_TOOL
+from backchannel.core.flows.spawn import from_gateway
 from backchannel.core.flows.spawn_texts import child_title, wake_text
 from backchannel.core.flows.spawn_values import Spawn, SpawnRules
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Provenance, ProvenanceKind
+from backchannel.core.messages import FlowStep
 from backchannel.core.runs import Chain, RunKind
 from backchannel.core.sessions import Address
 from backchannel.core.stored import StoredForm
@@ -143,7 +143,7 @@ def wake(barrier: Barrier) -> tuple[Barrier, QueueRun]:
         kind=RunKind.WAKE,
         key=barrier.requester,
         texts=(wake_text(posts, has_chat=barrier.address is not None),),
-        provenance=Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SPAWN_TOOL),
+        provenance=from_gateway(FlowStep.WAKE),
         chain=Chain(barrier.chain.id, barrier.chain.hop + 1),
         reply_to=barrier.address,
     )

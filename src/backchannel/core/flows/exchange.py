@@ -44,7 +44,7 @@ from backchannel.core.flows.exchange_values import (
     WaitEnded,
 )
 from backchannel.core.flows.flow import AbortRun, FlowRefused, QueueRun, RunEnded, Settle
-from backchannel.core.messages import Provenance, ProvenanceKind
+from backchannel.core.messages import FlowStep, Provenance, ProvenanceKind
 from backchannel.core.policy.limits import ExchangeLimitSettings, Wait, go_on, may_go_on, may_wait
 from backchannel.core.runs import RunKind, RunState
 from backchannel.core.sessions import Address
@@ -341,18 +341,21 @@ def announce_id(exchange: Exchange, count: int) -> str:
 
 def primary_run(exchange: Exchange) -> QueueRun:
     """Make the run that works on the request."""
-    return _run(exchange, RunKind.PRIMARY, primary_texts(exchange), _from(exchange, exchange.requester))
+    return _run(exchange, RunKind.PRIMARY, primary_texts(exchange), _from(exchange, exchange.requester, FlowStep.ASK))
 
 
 def turn_run(exchange: Exchange) -> QueueRun:
     """Make the run of the turn that the exchange is at: it hears the other side."""
     other = exchange.target if exchange.speaker is exchange.requester else exchange.requester
-    return _run(exchange, RunKind.TURN, (turn_text(exchange),), _from(exchange, other))
+    says = replace(_from(exchange, other, FlowStep.TURN), turn=exchange.turn, max_turns=exchange.max_turns)
+    return _run(exchange, RunKind.TURN, (turn_text(exchange),), says)
 
 
 def announce_run(exchange: Exchange) -> QueueRun:
     """Make the run that says what the target's chat is told; it is the gateway that asks."""
-    asks = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SEND_TOOL, exchange_id=exchange.id)
+    asks = Provenance(
+        kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SEND_TOOL, exchange_id=exchange.id, step=FlowStep.ANNOUNCE
+    )
     return _run(exchange, RunKind.ANNOUNCE, (announce_text(exchange),), asks)
 
 
@@ -361,7 +364,7 @@ def late_reply_note(exchange: Exchange) -> tuple[AddNote, ...]:
     taker = exchange.note_taker
     if taker is None or exchange.has_reply or is_silent(exchange.reply):
         return ()
-    return (_note(exchange, taker, late_reply_text(exchange)),)
+    return (_note(exchange, taker, late_reply_text(exchange), FlowStep.LATE_REPLY),)
 
 
 def failure_note(exchange: Exchange, why: str) -> tuple[AddNote, ...]:
@@ -369,7 +372,7 @@ def failure_note(exchange: Exchange, why: str) -> tuple[AddNote, ...]:
     taker = exchange.note_taker
     if taker is None or exchange.outcome is not None:
         return ()
-    return (_note(exchange, taker, failure_text(exchange, why)),)
+    return (_note(exchange, taker, failure_text(exchange, why), FlowStep.FAILURE),)
 
 
 def _run(exchange: Exchange, kind: RunKind, texts: tuple[str, ...], provenance: Provenance) -> QueueRun:
@@ -386,18 +389,19 @@ def _run(exchange: Exchange, kind: RunKind, texts: tuple[str, ...], provenance: 
     )
 
 
-def _note(exchange: Exchange, taker: Party, text: str) -> AddNote:
-    return AddNote(key=taker.key, text=text, provenance=_from(exchange, exchange.target))
+def _note(exchange: Exchange, taker: Party, text: str, step: FlowStep) -> AddNote:
+    return AddNote(key=taker.key, text=text, provenance=_from(exchange, exchange.target, step))
 
 
-def _from(exchange: Exchange, source: Party | None) -> Provenance:
-    """Say who wrote a message: the other session, or a person who is none."""
+def _from(exchange: Exchange, source: Party | None, step: FlowStep) -> Provenance:
+    """Say who wrote a message: the other session, or a person outside of all sessions."""
     if source is None:
-        return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_tool=SEND_TOOL, exchange_id=exchange.id)
+        return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_tool=SEND_TOOL, exchange_id=exchange.id, step=step)
     return Provenance(
         kind=ProvenanceKind.INTER_SESSION,
         source_session_key=source.name,
         source_channel=source.channel,
         source_tool=SEND_TOOL,
         exchange_id=exchange.id,
+        step=step,
     )

@@ -33,6 +33,11 @@ def primary_texts(exchange: Exchange) -> tuple[str, str]:
     )
 
 
+def asked_in(text: str) -> str:
+    """Give the message of `primary_texts` without its context, when the two were joined to one text."""
+    return text.rpartition(CONTEXT_LINE)[0].rstrip() or text
+
+
 def turn_text(exchange: Exchange) -> str:
     """Give one side the other's latest reply, for the turn that the exchange is at."""
     is_first = exchange.turn == 1

@@ -34,7 +34,7 @@ from backchannel.core.flows.spawn_values import (
     Stepped,
 )
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Provenance, ProvenanceKind
+from backchannel.core.messages import FlowStep, Provenance, ProvenanceKind
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.runs import RunKind, RunState
 
@@ -81,7 +81,7 @@ def being_stopped() -> Decision:
 
 def first_run(spawn: Spawn, requester_shown: str) -> QueueRun:
     """Make the run that works on the task."""
-    asks = Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=requester_shown, source_tool=SPAWN_TOOL)
+    asks = from_session(requester_shown, FlowStep.TASK)
     return QueueRun(
         id=spawn.child_run, kind=RunKind.CHILD, key=spawn.child, texts=(spawn.task,), provenance=asks, chain=spawn.chain
     )
@@ -119,13 +119,12 @@ def _child_ended(spawn: Spawn, event: ChildRunEnded) -> Stepped:
 
 
 def _announce_run(spawn: Spawn) -> QueueRun:
-    asks = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SPAWN_TOOL)
     return QueueRun(
         id=announce_id(spawn),
         kind=RunKind.ANNOUNCE,
         key=spawn.child,
         texts=(announce_prompt(spawn),),
-        provenance=asks,
+        provenance=from_gateway(FlowStep.ANNOUNCE),
         chain=spawn.chain,  # the announce keeps the hop of its spawn
         timeout_s=ANNOUNCE_LIMIT_S,
     )
@@ -159,5 +158,17 @@ def _settle(spawn: Spawn, outcome: SpawnOutcome, reason: str) -> Stepped:
 
 
 def from_child(child: SessionKey) -> Provenance:
-    """Say that a child wrote a note."""
-    return Provenance(kind=ProvenanceKind.INTER_SESSION, source_session_key=str(child), source_tool=SPAWN_TOOL)
+    """Say that a note is the post of a child."""
+    return from_session(str(child), FlowStep.POST)
+
+
+def from_session(key_shown: str, step: FlowStep) -> Provenance:
+    """Say that a session wrote a message of the flow."""
+    return Provenance(
+        kind=ProvenanceKind.INTER_SESSION, source_session_key=key_shown, source_tool=SPAWN_TOOL, step=step
+    )
+
+
+def from_gateway(step: FlowStep) -> Provenance:
+    """Say that the gateway itself wrote a message of the flow."""
+    return Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SPAWN_TOOL, step=step)

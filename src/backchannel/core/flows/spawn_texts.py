@@ -20,6 +20,8 @@ SPAWN_ANNOUNCE_LINE = "[Sub-agent, announce step]"
 """Opens the announce step."""
 WAKE_LINE = "[Results of your sub-agents]"
 """Opens the message that wakes a requester."""
+POST_LINE = "Status: "
+"""Begins a post; how the run ended follows."""
 
 _STATUS = {RunState.OK: "success"}
 _NOT_AVAILABLE = "(not available)"
@@ -52,7 +54,7 @@ def post_text(spawn: Spawn, announced: str | None, findings: Findings, note: str
     status = spawn.status or RunState.ERROR
     report = _report(announced, findings)
     return joined(
-        f"Status: {_STATUS.get(status, status.value)}",
+        f"{POST_LINE}{_STATUS.get(status, status.value)}",
         f"Result: {report.result}",
         *_notes(spawn, note, report.notes),
         f"Stats: {stats_line(spawn, findings)}",

@@ -32,6 +32,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.delivery.delivery import Delivery, DeliveryState
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, MessageAppended, RunChanged, SessionChanged
+from backchannel.core.flows.steps import line_with_step
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role, text_content, text_of
 from backchannel.core.policy.approvals import Approval
@@ -301,7 +302,7 @@ class Subscriptions:
         if message.role is not Role.TOOL_RESULT:
             audience = audience | self._everything.keys()
         people = {subscriber for subscriber in audience if subscriber.is_for_people}
-        self._send_line(audience - people, event, event.line)
+        self._send_line(audience - people, event, line_with_step(event.line))
         if people and (line := line_for_people(event.line)) is not None:
             self._send_line(people, event, line)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
+from backchannel.core.flows.steps import with_step
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import encode_message
 from backchannel.core.sessions import OpenedSession, Session
@@ -103,7 +104,7 @@ def _fitted(
     opened: OpenedSession, room: int, *, is_forwards: bool, for_people: bool
 ) -> tuple[list[Raw], list[Raw], bool]:
     """Write as many messages, and as many that wait, as there is room for; reading backwards the newest are kept."""
-    pending, _ = fit(map(encode_message, opened.pending.messages), room // 4)
+    pending, _ = fit((encode_message(with_step(each)) for each in opened.pending.messages), room // 4)
     room -= 2 * sum(len(bytes(line)) for line in pending)  # OpenClaw's clients are told them in their own shape too
     lines = opened.page.lines
     in_order = lines if is_forwards else reversed(lines)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.commands.control_words import CONTROL_WORDS
-from backchannel.core.flows.spawn import SPAWN_TOOL
+from backchannel.core.flows.steps import is_of_flow
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, ProvenanceKind, Role, TextBlock, decode_message, encode_message
 from backchannel.core.readable import text_for_people
@@ -21,8 +21,7 @@ from backchannel.wire.shapes import Answer
 OPENCLAW = "openclaw-"
 """Begins the names under which OpenClaw's clients that show conversations connect."""
 
-_HINTS = tuple(hint.encode() for hint in ('"exchangeId":', f'"sourceTool":"{SPAWN_TOOL}"', *CONTROL_WORDS))
-"""One of them is in every line that is shown otherwise than it is stored."""
+_WORDS = tuple(word.encode() for word in CONTROL_WORDS)
 
 
 class SenderSession(Answer, frozen=True, kw_only=True):
@@ -39,7 +38,7 @@ class ForwardedMessage(Answer, frozen=True, kw_only=True):
 
 def line_for_people(line: bytes) -> bytes | None:
     """Give a line as people read it; None when it says nothing to them."""
-    if not any(hint in line for hint in _HINTS):
+    if not is_of_flow(line) and not any(word in line for word in _WORDS):
         return line
     message = decode_message(line)
     text = text_for_people(message)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import Raw
 
+from backchannel.core.flows.steps import line_with_step
 from backchannel.core.messages import Role
 from backchannel.gateway.openclaw.forwarding import line_for_people
 
@@ -52,6 +53,6 @@ def placed_all(lines: Iterable[tuple[int, str]], *, for_people: bool = False) ->
     """Write lines with their places, one at a time: a page may hold fewer than were read."""
     for seq, body in lines:
         line = body.encode()
-        shown = line_for_people(line) if for_people else line
+        shown = line_for_people(line) if for_people else line_with_step(line)
         if shown is not None:
             yield placed(line, shown, seq)

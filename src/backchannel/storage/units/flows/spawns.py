@@ -30,7 +30,7 @@ from backchannel.core.flows.spawn_values import (
     write_spawn,
 )
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Provenance, ProvenanceKind, Role, decode_message
+from backchannel.core.messages import FlowStep, Role, decode_message
 from backchannel.core.policy.limits import ChainLimits, go_on, may_go_on
 from backchannel.core.runs import FlowCall, Run, RunKind
 from backchannel.core.sessions import Address, Session, SessionPatch, read_address
@@ -211,7 +211,7 @@ def cancel_children(tx: Tx, key: str, reason: str) -> list[Run]:
     for run in at_work:
         runs.request_abort(tx, run.session_key, run.id)
     if children and reason == STOPPED:
-        flows.add_note(tx, SessionKey.stored(key), stopped_text(children), _SYSTEM)
+        flows.add_note(tx, SessionKey.stored(key), stopped_text(children), flow.from_gateway(FlowStep.NOTICE))
     return at_work
 
 
@@ -255,8 +255,6 @@ def _step(tx: Tx, spawn: Spawn, event: Event) -> Stepped:
 _KIND = flows.FlowKind(
     table="spawns", runs_as="spawn_id", read=read_spawn, write=write_spawn, step=_step, perform=_perform
 )
-
-_SYSTEM = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=flow.SPAWN_TOOL)
 
 
 def _keep_as_note(tx: Tx, wake: Run) -> None:
