@@ -69,39 +69,40 @@ def _layer_of_file(path: Path) -> str:
     return layer
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_layer_imports_only_itself_and_those_below_it(path: Path) -> None:
-    own = _layer_of_file(path)
-    for module in _imports(path):
-        layer = _layer(module)
-        if layer is not None and layer != own:
-            assert ORDER.index(layer) < ORDER.index(own), f"{own} may not import {module}"
-            assert frozenset({layer, own}) not in BESIDE, f"{own} and {layer} stand side by side"
+def test_a_layer_imports_only_itself_and_those_below_it() -> None:
+    for path in FILES:
+        own = _layer_of_file(path)
+        for module in _imports(path):
+            layer = _layer(module)
+            if layer is not None and layer != own:
+                assert ORDER.index(layer) < ORDER.index(own), f"{own} may not import {module}: {path}"
+                assert frozenset({layer, own}) not in BESIDE, f"{own} and {layer} stand side by side: {path}"
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if _layer_of_file(path) == "core"], ids=lambda path: str(path.relative_to(SOURCE))
-)
-def test_the_core_has_no_clock_no_files_and_no_async(path: Path) -> None:
-    outside = {
-        "asyncio",
-        "time",
-        "datetime",
-        "os",
-        "pathlib",
-        "socket",
-        "sqlite3",
-        "random",
-        "secrets",
-        "threading",
-        "uuid",
-    }
-    tree = ast.parse(path.read_text())
-    found = {module.split(".")[0] for module in _imports(path)} & outside
-    assert not found, f"{path.name} imports {found}"
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
-    allowed = path.name == "contracts.py"  # it names what others do, and does none of it
-    assert allowed or not functions, f"{path.name} has async functions"
+OUTSIDE = {
+    "asyncio",
+    "time",
+    "datetime",
+    "os",
+    "pathlib",
+    "socket",
+    "sqlite3",
+    "random",
+    "secrets",
+    "threading",
+    "uuid",
+}
+"""Modules of the standard library that read a clock, a file, chance or the network, or that wait."""
+
+
+def test_the_core_has_no_clock_no_files_and_no_async() -> None:
+    for path in FILES:
+        if _layer_of_file(path) == "core":
+            found = {module.split(".")[0] for module in _imports(path)} & OUTSIDE
+            assert not found, f"{path} imports {found}"
+            names_only = path.name == "contracts.py"  # it names what others do, and does none of it
+            waits = any(isinstance(node, ast.AsyncFunctionDef) for node in _parse(path))
+            assert names_only or not waits, f"{path} has async functions"
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -201,11 +202,33 @@ def test_words_of_one_dialect_are_known_as_such(text: str) -> None:
     assert SQLITE_ONLY.search(text)
 
 
-def test_a_public_class_name_means_one_thing() -> None:
-    homes: dict[str, list[str]] = {}
+def _public_names() -> Iterator[tuple[str, Path]]:
+    """Find the classes and constants that a module defines for others."""
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+            match node:
+                case ast.ClassDef(name=name):
+                    yield name, path
+                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if (
+                    name.isupper()
+                ):
+                    yield name, path
+
+
+ONE_IN_EACH = {"METHODS", "ADAPTER", "KIND"}
+"""Names that each module of a kind has, so that a table can be made of them."""
+
+
+def test_a_public_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, path in _public_names():
+        is_type_variable = len(name) == 1
+        if not name.startswith("_") and name not in ONE_IN_EACH and not is_type_variable:
+            homes.setdefault(name, []).append(str(path.relative_to(SOURCE)))
     twice = {name: places for name, places in homes.items() if len(places) > 1}
-    assert not twice, f"call one of them something else: {twice}"
+    assert not twice, f"call one of them something else, or make it private: {twice}"
+
+
+def test_no_folder_has_more_modules_than_a_page_can_list() -> None:
+    for folder in {path.parent for path in SOURCE.rglob("*.py")}:
+        assert len(list(folder.glob("*.py"))) <= 30, f"{folder} has too many modules: which ones belong together?"

@@ -23,7 +23,7 @@ from tests.support.gateways import CONFIG, Heard, echo, running
 
 
 @dataclass
-class Desk:
+class ChannelDesk:
     """The gateway, its door, and what it tells."""
 
     gateway: Gateway
@@ -81,7 +81,7 @@ async def desk(
     model: ScriptedModel | None = None,
     clock: Clock | None = None,
     **config: Any,
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[ChannelDesk]:
     """Open a gateway with these channels."""
     whole = {**CONFIG, "channels": channels, "gateway": {"port": 0}, **config}
 
@@ -97,4 +97,4 @@ async def desk(
         if clock is None:  # a door's ticks would make a quick clock run away
             url = (await exits.enter_async_context(listening(gateway, OPERATOR))).url
         http = await exits.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False, timeout=20))
-        yield Desk(gateway, http, Heard(gateway), url.replace("http", "ws", 1) + "/ws")
+        yield ChannelDesk(gateway, http, Heard(gateway), url.replace("http", "ws", 1) + "/ws")

@@ -15,7 +15,7 @@ from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.messages import Role
 from backchannel.core.policy.approvals import Approval, ApprovalState
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.gateway.client import OPERATOR, connected
 from tests.support.databases import is_postgres, open_database, with_database
 from tests.support.far_end import FarEnd, event, signed
@@ -35,7 +35,7 @@ def working(request: ModelRequest) -> Scripted:
 class Houses:
     """Two channels of one gateway: olga owns `desk`, mum owns `fam`."""
 
-    def __init__(self, world: Desk, state: Path, ends: dict[str, FarEnd]) -> None:
+    def __init__(self, world: ChannelDesk, state: Path, ends: dict[str, FarEnd]) -> None:
         self.world, self.gateway, self._state, self._ends = world, world.gateway, state, ends
         self.posted: list[str] = []
 

@@ -22,8 +22,16 @@ from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged, DraftChanged, MessageAppended
 from backchannel.errors import UnknownChannel
 from backchannel.runtime.events import Event
-from tests.channels.desk import Desk, desk
-from tests.channels.worlds import BridgeWorld, GroupWorld, HeldWorld, PigeonWorld, StreamingWorld, TelegramWorld, World
+from tests.channels.desk import ChannelDesk, desk
+from tests.channels.worlds import (
+    BridgeWorld,
+    GroupWorld,
+    HeldWorld,
+    PigeonWorld,
+    PlatformWorld,
+    StreamingWorld,
+    TelegramWorld,
+)
 from tests.gateway.client import connected
 from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd
@@ -40,7 +48,7 @@ PATIENCE_S = max(30.0, MANY / 50)
 
 
 @pytest.fixture(params=["bridge", "example", "streaming", "telegram"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[PlatformWorld]:
     if request.param == "bridge":
         async with FarEnd() as far_end:
             yield BridgeWorld(far_end)
@@ -77,14 +85,14 @@ async def held(request: pytest.FixtureRequest) -> AsyncIterator[HeldWorld]:
 # What goes out
 
 
-async def test_a_text_is_sent_once(world: World, tmp_path: Path) -> None:
+async def test_a_text_is_sent_once(world: PlatformWorld, tmp_path: Path) -> None:
     async with desk(tmp_path, world.settings, *world.own) as at:
         receipt = await at.becomes(S.SENT, await at.send(world.receive()))
     assert world.texts == ["hello"]
     assert receipt.delivery.attempts == 1 and receipt.delivery.error is None
 
 
-async def test_what_is_refused_fails_at_once_with_the_reason(world: World, tmp_path: Path) -> None:
+async def test_what_is_refused_fails_at_once_with_the_reason(world: PlatformWorld, tmp_path: Path) -> None:
     world.refuse()
     async with desk(tmp_path, world.settings, *world.own) as at:
         receipt = await at.becomes(S.FAILED, await at.send(world.receive()))
@@ -92,7 +100,7 @@ async def test_what_is_refused_fails_at_once_with_the_reason(world: World, tmp_p
     assert world.texts == []
 
 
-async def test_a_busy_platform_is_tried_again_when_it_asks_for_that(world: World, tmp_path: Path) -> None:
+async def test_a_busy_platform_is_tried_again_when_it_asks_for_that(world: PlatformWorld, tmp_path: Path) -> None:
     world.be_busy(30)
     clock = StageClock()
     async with desk(tmp_path, world.settings, *world.own, clock=clock) as at:
@@ -101,7 +109,7 @@ async def test_a_busy_platform_is_tried_again_when_it_asks_for_that(world: World
     assert 30 in [round(slept) for slept in clock.slept]
 
 
-async def test_silence_is_asked_again_by_key_or_stays_a_doubt(world: World, tmp_path: Path) -> None:
+async def test_silence_is_asked_again_by_key_or_stays_a_doubt(world: PlatformWorld, tmp_path: Path) -> None:
     world.fall_silent()
     async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
         expected = S.SENT if world.takes_key else S.UNCERTAIN
@@ -109,7 +117,9 @@ async def test_silence_is_asked_again_by_key_or_stays_a_doubt(world: World, tmp_
     assert world.texts == ["hello"]  # whichever it is, nobody reads it twice
 
 
-async def test_a_limit_of_the_account_holds_every_chat_and_costs_no_attempts(world: World, tmp_path: Path) -> None:
+async def test_a_limit_of_the_account_holds_every_chat_and_costs_no_attempts(
+    world: PlatformWorld, tmp_path: Path
+) -> None:
     world.be_busy_for_all(60)
     clock = StageClock()
     async with desk(tmp_path, world.settings, *world.own, clock=clock) as at:
@@ -121,7 +131,7 @@ async def test_a_limit_of_the_account_holds_every_chat_and_costs_no_attempts(wor
     assert any(round(slept) == 60 for slept in clock.slept)
 
 
-async def test_what_is_for_a_chat_that_moved_goes_where_it_is_now(world: World, tmp_path: Path) -> None:
+async def test_what_is_for_a_chat_that_moved_goes_where_it_is_now(world: PlatformWorld, tmp_path: Path) -> None:
     world.move(world.other_chat)
     async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
         receipt = await at.becomes(S.SENT, await at.send(world.receive()))
@@ -130,7 +140,7 @@ async def test_what_is_for_a_chat_that_moved_goes_where_it_is_now(world: World, 
     assert world.texts == ["hello", "later"] and later.delivery.attempts == 1
 
 
-async def test_a_move_that_is_announced_is_followed(world: World, tmp_path: Path) -> None:
+async def test_a_move_that_is_announced_is_followed(world: PlatformWorld, tmp_path: Path) -> None:
     async with desk(tmp_path, world.settings, *world.own) as at:
         await world.say(at.gateway, "one", "1")
         await _replies(at, 1)
@@ -140,7 +150,7 @@ async def test_a_move_that_is_announced_is_followed(world: World, tmp_path: Path
     assert address is not None and address.to == receipt.delivery.target == world.other_chat
 
 
-async def _reply_with_draft(world: World, tmp_path: Path) -> None:
+async def _reply_with_draft(world: PlatformWorld, tmp_path: Path) -> None:
     """Let a message be answered, and go on once its draft has changed."""
     gate = asyncio.Event()
     # A comma is in no mark: a letter at the end may be the beginning of one, and is shown when more has come.
@@ -153,19 +163,21 @@ async def _reply_with_draft(world: World, tmp_path: Path) -> None:
         await at_rest(at.gateway)
 
 
-async def test_a_reply_grows_in_one_message(world: World, tmp_path: Path) -> None:
+async def test_a_reply_grows_in_one_message(world: PlatformWorld, tmp_path: Path) -> None:
     world.read_drafts()
     await _reply_with_draft(world, tmp_path)
     assert world.read_drafts()[0] == "It is," and world.texts == ["It is, long."]
 
 
-async def test_a_draft_that_may_have_arrived_is_not_posted_again(world: World, tmp_path: Path) -> None:
+async def test_a_draft_that_may_have_arrived_is_not_posted_again(world: PlatformWorld, tmp_path: Path) -> None:
     world.lose_draft()
     await _reply_with_draft(world, tmp_path)
     assert len(world.read_drafts()) == 1 and world.texts == ["It is, long."]
 
 
-async def test_a_long_text_comes_in_parts_in_order_and_nothing_of_it_is_lost(world: World, tmp_path: Path) -> None:
+async def test_a_long_text_comes_in_parts_in_order_and_nothing_of_it_is_lost(
+    world: PlatformWorld, tmp_path: Path
+) -> None:
     world.limit(20)
     words = [f"word{number}" for number in range(30)]
     async with desk(tmp_path, world.settings, *world.own) as at:
@@ -174,7 +186,7 @@ async def test_a_long_text_comes_in_parts_in_order_and_nothing_of_it_is_lost(wor
     assert " ".join(world.texts).split() == words
 
 
-def _counted(at: Desk, is_meant: Callable[[Event], bool], count: int) -> asyncio.Event:
+def _counted(at: ChannelDesk, is_meant: Callable[[Event], bool], count: int) -> asyncio.Event:
     """Make an event that is set when a gateway has told so many of the things that are meant."""
     reached, told = asyncio.Event(), Counter[bool]()
 
@@ -187,7 +199,7 @@ def _counted(at: Desk, is_meant: Callable[[Event], bool], count: int) -> asyncio
     return reached
 
 
-async def test_many_texts_for_a_chat_come_in_order(world: World, tmp_path: Path) -> None:
+async def test_many_texts_for_a_chat_come_in_order(world: PlatformWorld, tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(MANY // 5)]
     async with desk(tmp_path, world.settings, *world.own) as at:
         all_sent = _counted(
@@ -202,7 +214,7 @@ async def test_many_texts_for_a_chat_come_in_order(world: World, tmp_path: Path)
 # What comes in
 
 
-async def test_many_messages_are_taken_in_order_and_each_once(world: World, tmp_path: Path) -> None:
+async def test_many_messages_are_taken_in_order_and_each_once(world: PlatformWorld, tmp_path: Path) -> None:
     written = [f"message {number}" for number in range(MANY)]
     silent: dict[str, Any] = {
         "session": {"sendPolicy": {"default": "deny"}}
@@ -267,7 +279,7 @@ async def test_credentials_that_are_revoked_are_told_in_words_until_they_are_tak
         assert keeper.down() == {}
 
 
-async def _replies(at: Desk, count: int) -> list[str]:
+async def _replies(at: ChannelDesk, count: int) -> list[str]:
     """Wait until so many replies were sent, and tell to which chats."""
 
     def sent() -> list[str]:
@@ -277,11 +289,11 @@ async def _replies(at: Desk, count: int) -> list[str]:
     return [receipt.delivery.target or "" for receipt in await at.receipts()]
 
 
-def _changed(at: Desk) -> list[str]:
+def _changed(at: ChannelDesk) -> list[str]:
     return [fact.delivery.id for fact in at.heard.of(DeliveryChanged)]
 
 
-async def test_a_message_is_answered_once_where_it_came_from(world: World, tmp_path: Path) -> None:
+async def test_a_message_is_answered_once_where_it_came_from(world: PlatformWorld, tmp_path: Path) -> None:
     async with desk(tmp_path, world.settings, *world.own) as at:
         for message_id, text in (("1", "one"), ("1", "one"), ("2", "two")):
             await world.say(at.gateway, text, message_id)
@@ -290,7 +302,7 @@ async def test_a_message_is_answered_once_where_it_came_from(world: World, tmp_p
     assert all(text in reply for text, reply in zip(("one", "two"), sorted(world.texts), strict=True))
 
 
-async def test_after_a_stop_it_goes_on_with_what_was_written_meanwhile(world: World, tmp_path: Path) -> None:
+async def test_after_a_stop_it_goes_on_with_what_was_written_meanwhile(world: PlatformWorld, tmp_path: Path) -> None:
     async with desk(tmp_path, world.settings, *world.own) as at:
         await world.say(at.gateway, "one", "1")
         await _replies(at, 1)
@@ -302,7 +314,7 @@ async def test_after_a_stop_it_goes_on_with_what_was_written_meanwhile(world: Wo
     assert len(world.texts) == 2
 
 
-async def test_a_stop_in_the_middle_of_a_send_loses_nothing(world: World, tmp_path: Path) -> None:
+async def test_a_stop_in_the_middle_of_a_send_loses_nothing(world: PlatformWorld, tmp_path: Path) -> None:
     world.be_busy(3600)
     async with desk(tmp_path, world.settings, *world.own) as at:
         delivery_id = await at.send(world.receive())
@@ -315,7 +327,7 @@ async def test_a_stop_in_the_middle_of_a_send_loses_nothing(world: World, tmp_pa
 # Where it is known
 
 
-async def test_it_can_be_named_wherever_a_channel_can(world: World, tmp_path: Path) -> None:
+async def test_it_can_be_named_wherever_a_channel_can(world: PlatformWorld, tmp_path: Path) -> None:
     async with desk(tmp_path, world.settings, *world.own) as at, connected(at.url) as client:
         await client.ask("sessions.subscribe")
         sent = await client.ask("send", channel=world.name, to=world.chat, message="by send")
@@ -338,7 +350,7 @@ def _job(channel: str) -> CronJob:
     return CronJob(id="other", schedule="0 9 * * *", message="x", deliver=CronDeliver(channel=channel, to="C"))
 
 
-async def test_it_is_down_when_nothing_gets_through_and_up_again_after(world: World, tmp_path: Path) -> None:
+async def test_it_is_down_when_nothing_gets_through_and_up_again_after(world: PlatformWorld, tmp_path: Path) -> None:
     async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
         await world.say(at.gateway, "one", "1")
         await _replies(at, 1)

@@ -20,7 +20,7 @@ from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.messages import Usage
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import Session
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.gateway.client import connected
 from tests.support.far_end import FarEnd, Message
 from tests.support.gateways import CONFIG, MAIN, ended, live_runs, session_of, stored, texts_of
@@ -35,7 +35,7 @@ GROUP_KEY = "agent:main:desk:group:g1"
 class Chat:
     """A gateway behind a bridge, and the people who write to it: ann may use commands, olga owns the channel."""
 
-    def __init__(self, world: Desk, far_end: FarEnd, model: ScriptedModel, state: Path) -> None:
+    def __init__(self, world: ChannelDesk, far_end: FarEnd, model: ScriptedModel, state: Path) -> None:
         self.world, self.gateway, self.far_end, self.model = world, world.gateway, far_end, model
         self._state = state
         self._ids = itertools.count(1)

@@ -15,7 +15,7 @@ from backchannel.core.contracts import ModelRequest
 from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE
 from backchannel.core.messages import Role
 from backchannel.core.runs import RunState
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.far_end import FarEnd
 from tests.support.gateways import CONFIG, MAIN, live_runs, texts_of
 from tests.support.resting import at_rest
@@ -47,7 +47,7 @@ class Family:
 class Room:
     """The chat of that session."""
 
-    def __init__(self, world: Desk, far_end: FarEnd, family: Family) -> None:
+    def __init__(self, world: ChannelDesk, far_end: FarEnd, family: Family) -> None:
         self.world, self.gateway, self.far_end, self.family = world, world.gateway, far_end, family
         self._said = 0
 

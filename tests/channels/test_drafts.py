@@ -26,7 +26,7 @@ from backchannel.errors import NotFound
 from backchannel.gateway.app import Gateway
 from backchannel.runtime import runner
 from backchannel.runtime.events import ReplyGrew
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
 from tests.support.gateways import CONFIG, MAIN, dying, held, request
 from tests.support.platform import Answer, FrozenChannel, Platform, PlatformChannel, said
@@ -48,7 +48,7 @@ class Slow:
         self.model = ScriptedModel(replies=[self.reply])
 
 
-async def ask(at: Desk, message_id: str = "1", text: str = "hello") -> str:
+async def ask(at: ChannelDesk, message_id: str = "1", text: str = "hello") -> str:
     taken = await at.gateway.inbound.receive("chat", said(text, message_id))
     assert taken.run_id is not None
     return taken.run_id
@@ -352,7 +352,7 @@ async def test_a_reply_whose_draft_may_not_be_edited_is_posted_and_the_draft_rem
     assert (channel.refused, platform.posts(drafts=False)) == (1, 1)
 
 
-async def _known(at: Desk) -> None:
+async def _known(at: ChannelDesk) -> None:
     await _known_of(at.gateway)
 
 

@@ -91,7 +91,7 @@ class Offer:
 
 
 @dataclass
-class Desk:
+class FileChat:
     gateway: Gateway
     model: ScriptedModel
     state: Path
@@ -131,14 +131,14 @@ def images_in(asked: ModelRequest) -> list[bytes]:
 @asynccontextmanager
 async def opened(
     state: Path, config: dict[str, Any] = CONFIG, channel: Channel | None = None, **more: Any
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[FileChat]:
     model = ScriptedModel(replies=echo)
 
     def equip(gateway: Gateway) -> None:
         gateway.add_channel(channel or Album())
 
     async with running(state, model, config=config, equip=equip, **more) as gateway:
-        yield Desk(gateway, model, state)
+        yield FileChat(gateway, model, state)
 
 
 # --- What comes in ---

@@ -12,7 +12,7 @@ from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.delivery.channels import ChannelBusy, ChannelMoved
 from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.sessions import Address
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
 from tests.support.gateways import CONFIG, MAIN, Power, dying, echo, session_of
 from tests.support.platform import Answer, Platform, PlatformChannel, said
@@ -31,7 +31,7 @@ def to(chat: str, text: str, **more: Any) -> Post:
     return Post(session_key=MAIN, address=Address(channel="chat", to=chat, **more), text=text)
 
 
-async def address(at: Desk, key: str = GROUP) -> tuple[str | None, str | None]:
+async def address(at: ChannelDesk, key: str = GROUP) -> tuple[str | None, str | None]:
     found = (await session_of(at.gateway, key)).address
     assert found is not None
     return found.to, found.thread_id

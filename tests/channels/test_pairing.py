@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from backchannel.core.policy.inbound import Admission, Arrival, RoutingRules, check, parse_event, route
 from backchannel.core.policy.pairing import APPROVED_TEXT, CODE_LENGTH, MOST_PENDING, PAIRING_LIFE_MS, PairingState
 from backchannel.storage.units.pairing import begin
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
 from tests.support.databases import open_database, with_database
 from tests.support.far_end import FarEnd, event, signed
@@ -31,7 +31,7 @@ OLGA: dict[str, Any] = {"senderId": "olga", "chatId": "Olga-1"}
 class Street:
     """A gateway that pairs, and whoever walks by; olga owns its channels."""
 
-    def __init__(self, world: Desk, state: Path, far_end: FarEnd, shop: FarEnd | None = None) -> None:
+    def __init__(self, world: ChannelDesk, state: Path, far_end: FarEnd, shop: FarEnd | None = None) -> None:
         self.world, self.gateway, self.far_end, self._state = world, world.gateway, far_end, state
         self.ends = {"desk": far_end, "shop": shop or far_end}
 

@@ -13,7 +13,7 @@ from backchannel.core.contracts import ModelRequest
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
 from backchannel.core.sessions import SessionPatch
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.gateway.client import connected
 from tests.support.far_end import FarEnd
 from tests.support.gateways import MAIN, ended
@@ -27,7 +27,7 @@ def uses_tools(request: ModelRequest) -> Scripted:
     return [call("agents_list"), call("sessions_history", sessionKey="main", limit=1)]
 
 
-async def set_level(world: Desk, level: str | None) -> None:
+async def set_level(world: ChannelDesk, level: str | None) -> None:
     await world.gateway.store.patch_session(SessionKey.parse(MAIN), SessionPatch(verbose_level=level))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.messages import Chat, Sender
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.far_end import FarEnd
 from tests.support.gateways import MAIN, transcript_of
 
@@ -62,7 +62,7 @@ async def test_what_is_recorded_says_who_wrote_it_too(tmp_path: Path) -> None:
     assert 'user message | sender "Ann" (id "u-1") | group "Team"' in question and asked == "and now?"
 
 
-async def _two_people(world: Desk, far_end: FarEnd, **second: Any) -> None:
+async def _two_people(world: ChannelDesk, far_end: FarEnd, **second: Any) -> None:
     await world.say(text="I am Ann", senderId="ann", chatId="A", messageId="1")
     await far_end.took(1)
     await world.say(**{"text": "I am Bob", "senderId": "bob", "chatId": "B", "messageId": "2", **second})

@@ -37,7 +37,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_channel.py"
 PigeonChannel: Any = runpy.run_path(str(EXAMPLE), run_name="example")["PigeonChannel"]
 
 
-class World(ABC):
+class PlatformWorld(ABC):
     """A platform, and the channel that leads to it."""
 
     name: str
@@ -102,7 +102,7 @@ class World(ABC):
         pytest.skip(f"{self.name} shows no drafts")
 
 
-class GroupWorld(World):
+class GroupWorld(PlatformWorld):
     """A platform that has groups with threads."""
 
     group: str
@@ -120,7 +120,7 @@ class GroupWorld(World):
         """Where each text was posted: chat and thread."""
 
 
-class HeldWorld(World):
+class HeldWorld(PlatformWorld):
     """A platform whose channel keeps a connection open."""
 
     @abstractmethod
@@ -269,7 +269,7 @@ class PigeonWorld(GroupWorld, HeldWorld):
             self._channel.running.cancel()
 
 
-class StreamingWorld(World):
+class StreamingWorld(PlatformWorld):
     """A platform on which replies grow."""
 
     name, chat, takes_key = "chat", "C", False

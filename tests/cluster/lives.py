@@ -74,7 +74,7 @@ class Life:
         await self._reading
 
 
-class House:
+class Gateways:
     """The gateways of one database."""
 
     def __init__(self, folder: Path, url: str, lease_s: float, chance: random.Random) -> None:
@@ -182,11 +182,11 @@ def _check_order(rows: Rows, session_id: str, moved: set[str]) -> None:
     assert len(blocks) == len(set(blocks)), f"runs were mixed in {session_id}: {blocks}"
 
 
-async def live_and_die(folder: Path, url: str, *, seconds: float, lease_s: float, seed: int) -> House:
+async def live_and_die(folder: Path, url: str, *, seconds: float, lease_s: float, seed: int) -> Gateways:
     """Let three gateways live through trouble, and check what is left."""
     async with open_member(folder, url, "first", lease_s):
         witness.watch(url)
-    house = House(folder, url, lease_s, random.Random(seed))
+    house = Gateways(folder, url, lease_s, random.Random(seed))
     lives = list(await asyncio.gather(*(house.begin(f"g{n}") for n in range(3))))
     try:
         await house.trouble(lives, seconds)

@@ -21,7 +21,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.condition import examine
 from backchannel.runtime.clocks import NOTICED_S, SystemClock
 from tests.cluster.house import LEASE_S, execute, knows, until
-from tests.cluster.lives import House, check_done_once
+from tests.cluster.lives import Gateways, check_done_once
 from tests.support.clocks import AheadClock
 from tests.support.gateways import CONFIG
 from tests.support.postgres import new_database
@@ -126,7 +126,7 @@ async def test_what_is_left_by_a_clock_that_was_ahead_is_pulled_in_only_by_a_gat
 
 async def test_processes_whose_clocks_are_ten_minutes_apart_do_all_once_and_by_one_time(tmp_path: Path) -> None:
     url, began = new_database(), time.time()
-    house = House(tmp_path, url, 2.0, random.Random())
+    house = Gateways(tmp_path, url, 2.0, random.Random())
     lives = await asyncio.gather(*(house.begin(f"g{n}", ahead_s=ahead) for n, ahead in enumerate((-600, 0, 600))))
     for life in lives:
         await life.more(15)

@@ -23,7 +23,7 @@ from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.events import Event, ListenerWants
 from tests.cluster.house import LEASE_S, execute, gateways, knows, until
-from tests.runtime.test_approvals import ASKING, Desk, asked, posting
+from tests.runtime.test_approvals import ASKING, PostingTool, asked, posting
 from tests.support.gateways import CONFIG, MAIN, echo, ended
 
 pytestmark = pytest.mark.anyio
@@ -162,7 +162,7 @@ def fired(url: str) -> int:
 
 
 async def test_a_call_that_waits_on_one_gateway_is_allowed_on_another(tmp_path: Path, url: str) -> None:
-    desk = Desk()
+    desk = PostingTool()
     model = ScriptedModel(replies=posting)
     async with gateways(tmp_path, url, model, config=ASKING, equip=desk.equip) as (one, other):
         run = await one.submit("main", "hello")

@@ -32,7 +32,7 @@ from backchannel.storage.migrations import ADDITIVE, load_oldest_beside
 from backchannel.storage.postgres.server import VERSION_TABLE, schema_versions
 from backchannel.version import __version__
 from tests.cluster.house import PATIENCE_S, execute, knows, until
-from tests.cluster.lives import ROOT, House, check_done_once
+from tests.cluster.lives import ROOT, Gateways, check_done_once
 from tests.storage.support import Host
 from tests.support.gateways import CONFIG
 from tests.support.grown import FIELD
@@ -71,7 +71,7 @@ def next_version(folder: Path, step: str) -> Path:
 
 async def test_gateways_are_replaced_by_those_of_the_next_version_one_after_the_other(tmp_path: Path) -> None:
     url, tree = new_database(), next_version(tmp_path, ADDS)
-    house = House(tmp_path, url, LEASE_S, random.Random())
+    house = Gateways(tmp_path, url, LEASE_S, random.Random())
     lives = list(await asyncio.gather(house.begin("g0"), house.begin("g1")))
     for place, life in enumerate(lives):
         await house.stop(life)

@@ -247,7 +247,7 @@ Happening = What | tuple[int, bool]
 """One of these, or: which child is settled, and whether it has a post."""
 
 
-class World:
+class BarrierWorld:
     """Does to a barrier what may happen, as the store does it, and writes down where each post went."""
 
     def __init__(self, count: int, *, may_wake: bool = True) -> None:
@@ -323,7 +323,7 @@ class World:
         assert len(named) == len(set(named)), "no child is in two wakes"
 
 
-def live(world: World, happenings: Iterable[Happening]) -> World:
+def live(world: BarrierWorld, happenings: Iterable[Happening]) -> BarrierWorld:
     for what in happenings:
         world.happens(what)
     world.drain()
@@ -340,13 +340,13 @@ HAPPENINGS = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(HAPPENINGS, st.booleans())
 def test_whatever_happens_each_post_is_handed_over_exactly_once(happenings: list[Happening], may_wake: bool) -> None:
-    live(World(5, may_wake=may_wake), happenings)
+    live(BarrierWorld(5, may_wake=may_wake), happenings)
 
 
 @settings(max_examples=200, deadline=None)
 @given(HAPPENINGS.map(lambda happenings: [what for what in happenings if what is not What.STOP]))
 def test_a_requester_that_is_not_stopped_is_woken_for_every_post(happenings: list[Happening]) -> None:
-    world = live(World(5), happenings)
+    world = live(BarrierWorld(5), happenings)
     assert {child for run in world.woken for child in run} == world.posted
     assert len(world.woken) >= bool(world.posted)
 
@@ -357,7 +357,7 @@ def test_no_order_of_two_children_a_run_a_deadline_a_telling_and_a_stop_loses_or
 ) -> None:
     happenings: list[Happening] = [(0, has_posts[0]), (1, has_posts[1]), *What]
     for order in itertools.permutations(happenings):
-        live(World(2), order)
+        live(BarrierWorld(2), order)
 
 
 def test_a_requester_that_was_reset_is_told_again_what_only_its_old_transcript_has() -> None:

@@ -61,7 +61,7 @@ LAST = st.lists(st.tuples(REPLIES, ENDS, st.sampled_from([WaitEnd.ANSWERED, Wait
 Ends = list[tuple[str | None, RunState, WaitEnd]]
 
 
-class World:
+class ExchangeWorld:
     """Feeds an exchange what can really happen, and keeps count of what it asks for."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -132,9 +132,9 @@ def _meant(event: Event, exchange: Exchange) -> Event:
     return event
 
 
-def _live(setup: dict[str, Any], events: list[Event], last: Ends) -> World:
+def _live(setup: dict[str, Any], events: list[Event], last: Ends) -> ExchangeWorld:
     facts = {name: value for name, value in setup.items() if name != "max_turns"}
-    world = World(opened(setup["max_turns"], **facts))
+    world = ExchangeWorld(opened(setup["max_turns"], **facts))
     for event in events:
         world.feed(_meant(event, world.exchange))
     world.drain(last)
@@ -209,7 +209,7 @@ def test_a_retry_ends_too_and_settles_nothing_twice(
 class Call:
     """The call in a run that sent, as a process repeats it that dies again and again before its result is written."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ExchangeWorld) -> None:
         self._world = world
         self.written: str | None = None
         """What its result says, once it is written."""
@@ -258,7 +258,7 @@ CALLS = st.lists(st.sampled_from(["expire", "look", "write", "break off", "run",
 def test_what_the_call_answers_and_what_is_said_afterwards_agree(
     waits: bool, max_turns: int, steps: list[str], last: Ends
 ) -> None:
-    world = World(opened(max_turns, is_waiting=waits))
+    world = ExchangeWorld(opened(max_turns, is_waiting=waits))
     call = Call(world)
     for what in (*steps, "run", "write"):
         if call.written is not None and what not in ("run", "fail"):

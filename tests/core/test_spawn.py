@@ -347,7 +347,7 @@ STARTS = st.builds(
 )
 
 
-class World:
+class SpawnWorld:
     """Feeds a spawn what may happen, and keeps count of what it asks for."""
 
     def __init__(self, spawn: Spawn) -> None:
@@ -389,7 +389,7 @@ class World:
 @settings(max_examples=200, deadline=None)
 @given(STARTS, SEQUENCES)
 def test_whatever_happens_a_spawn_is_settled_at_most_once_and_then_stays_so(spawn: Spawn, events: list[Event]) -> None:
-    world = World(spawn)
+    world = SpawnWorld(spawn)
     for event in events:
         world.feed(event)
     counts = Counter(type(action) for action in world.actions)
@@ -407,7 +407,7 @@ def test_whatever_happens_a_spawn_is_settled_at_most_once_and_then_stays_so(spaw
 def test_every_spawn_ends_once_its_runs_do(
     spawn: Spawn, events: list[Event], reply: str | None, announced: str | None
 ) -> None:
-    world = World(spawn)
+    world = SpawnWorld(spawn)
     for event in events:
         world.feed(event)
     for last in (reply, announced):

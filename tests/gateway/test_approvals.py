@@ -15,7 +15,7 @@ from backchannel.core.messages import Role
 from backchannel.core.policy.approvals import Approval, ApprovalState
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.openclaw import approval_shapes
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.far_end import FarEnd
 from tests.support.gateways import ended
 from tests.support.openclaw.shapes import Shape
@@ -236,7 +236,7 @@ async def test_lists_are_paged_and_filtered(tmp_path: Path) -> None:
 class Asking:
     """A chat whose agent has to ask; olga owns it, ann only writes in it."""
 
-    def __init__(self, world: Desk, far_end: FarEnd) -> None:
+    def __init__(self, world: ChannelDesk, far_end: FarEnd) -> None:
         self._world, self._far_end, self._count = world, far_end, 0
 
     async def says(self, who: str, text: str) -> str:

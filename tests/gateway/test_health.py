@@ -35,7 +35,7 @@ from backchannel.runtime import watchdog
 from backchannel.storage import probing
 from backchannel.storage.postgres import readiness
 from backchannel.wire.rows import HealthProblem
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.gateway.conftest import MakeWorld
 from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd, Fault
@@ -103,7 +103,7 @@ async def test_dead_letters_and_a_channel_that_is_down_are_told_and_it_coming_up
             assert await codes(world.gateway) == []
 
 
-def has_been_in(world: Desk, delivery_id: str, states: list[DeliveryState]) -> bool:
+def has_been_in(world: ChannelDesk, delivery_id: str, states: list[DeliveryState]) -> bool:
     return world.states(delivery_id)[: len(states)] == states
 
 
@@ -320,5 +320,5 @@ def test_every_problem_has_its_line_in_the_documents() -> None:
     told = inspect.getsource(checks) + inspect.getsource(readiness)
     codes = set(re.findall(r'code="(\w+)"', told))
     page = (Path(__file__).parents[2] / "docs/how-to/watch-it.md").read_text(encoding="utf-8")
-    table = page.partition("## The log")[0]
+    table = page.partition("| Code | What is wrong |")[2].partition("\n\n")[0]
     assert codes and codes == set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))

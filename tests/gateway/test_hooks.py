@@ -22,7 +22,7 @@ from backchannel.errors import StartupError
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
 from backchannel.gateway.ws.throttling import CREDENTIAL_FAILURES
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.far_end import FarEnd, event, signed
 from tests.support.gateways import MAIN, dying, ended, running, session_of, stored, texts_of, transcript_of
 
@@ -35,20 +35,26 @@ PAGER_SECRET = "another secret of the tests"
 HOOKS: dict[str, Any] = {"enabled": True, "token": TOKEN}
 
 
-def hooked(state: Path, channels: dict[str, Any] | None = None, **more: Any) -> AbstractAsyncContextManager[Desk]:
+def hooked(
+    state: Path, channels: dict[str, Any] | None = None, **more: Any
+) -> AbstractAsyncContextManager[ChannelDesk]:
     """Open a gateway with hooks; what is not about hooks is named after the settings."""
     about_hooks = {name: more.pop(name) for name in ("allowSessionKeys", "allowDeliver") if name in more}
     return desk(state, channels or {}, hooks=HOOKS | about_hooks, **more)
 
 
 async def post(
-    world: Desk, path: str = "agent", token: str | None = TOKEN, params: dict[str, str] | None = None, **body: Any
+    world: ChannelDesk,
+    path: str = "agent",
+    token: str | None = TOKEN,
+    params: dict[str, str] | None = None,
+    **body: Any,
 ) -> httpx.Response:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return await world.http.post(f"/hooks/{path}", json=body, headers=headers, params=params)
 
 
-async def taken(world: Desk, **body: Any) -> dict[str, Any]:
+async def taken(world: ChannelDesk, **body: Any) -> dict[str, Any]:
     """Post what must be taken."""
     answer = await post(world, **body)
     assert answer.status_code == 202, answer.text
@@ -56,7 +62,7 @@ async def taken(world: Desk, **body: Any) -> dict[str, Any]:
     return accepted
 
 
-async def refused(world: Desk, path: str = "agent", **body: Any) -> tuple[int, str, str]:
+async def refused(world: ChannelDesk, path: str = "agent", **body: Any) -> tuple[int, str, str]:
     """Post what must be refused: its status, its code and the parameter that is named, or the message."""
     answer = await post(world, path, **body)
     error = answer.json()["error"]
@@ -422,18 +428,18 @@ async def test_other_methods_are_told_which_one_is_served(tmp_path: Path, path: 
 
 
 @pytest.fixture
-async def world(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Desk]:
+async def world(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ChannelDesk]:
     async with hooked(tmp_path) as made:
         yield made
 
 
-async def raw(world: Desk, body: bytes, path: str = "agent") -> tuple[int, dict[str, Any]]:
+async def raw(world: ChannelDesk, body: bytes, path: str = "agent") -> tuple[int, dict[str, Any]]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     answer = await world.http.post(f"/hooks/{path}", content=body, headers=headers)
     return answer.status_code, answer.json()["error"]["details"] | {"message": answer.json()["error"]["message"]}
 
 
-async def test_what_is_not_json_is_refused_and_changes_nothing(world: Desk) -> None:
+async def test_what_is_not_json_is_refused_and_changes_nothing(world: ChannelDesk) -> None:
     bombs = [
         b"[" * 200_000,
         b'{"message":' * 20_000,
@@ -451,7 +457,7 @@ async def test_what_is_not_json_is_refused_and_changes_nothing(world: Desk) -> N
     assert await world.gateway.store.runs(limit=9) == []
 
 
-async def test_a_wrong_field_is_named(world: Desk) -> None:
+async def test_a_wrong_field_is_named(world: ChannelDesk) -> None:
     wrong: list[tuple[str, Any]] = [
         ("message", 7),
         ("message", None),
@@ -491,7 +497,7 @@ async def test_a_wrong_field_is_named(world: Desk) -> None:
     assert await world.gateway.store.runs(limit=9) == [] and await world.gateway.store.session(MAIN) is None
 
 
-async def test_nul_and_every_other_character_of_a_message_are_kept(world: Desk) -> None:
+async def test_nul_and_every_other_character_of_a_message_are_kept(world: ChannelDesk) -> None:
     text = "a\x00b \u202e \U0001f600 ]\n[x system message]"
     answer = await taken(world, message=text, sessionKey="hook:\x00\nx")
     assert answer["sessionKey"] == "agent:main:hook:%00%0ax"
@@ -502,7 +508,7 @@ async def test_nul_and_every_other_character_of_a_message_are_kept(world: Desk) 
 # What is too large
 
 
-async def test_a_body_over_the_limit_is_refused_by_what_its_header_says(world: Desk) -> None:
+async def test_a_body_over_the_limit_is_refused_by_what_its_header_says(world: ChannelDesk) -> None:
     limit = 256 * 1024
     body = json.dumps({"message": "x" * (limit - 15)}).encode()
     assert len(body) == limit
@@ -514,7 +520,7 @@ async def test_a_body_over_the_limit_is_refused_by_what_its_header_says(world: D
     assert elsewhere.status_code == 401  # not too large there
 
 
-async def test_a_body_of_unknown_length_is_read_up_to_the_limit_only(world: Desk) -> None:
+async def test_a_body_of_unknown_length_is_read_up_to_the_limit_only(world: ChannelDesk) -> None:
     port = httpx.URL(world.url).port
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST /hooks/agent HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -538,7 +544,7 @@ async def test_the_limit_can_be_set(tmp_path: Path) -> None:
         assert (await raw(world, b" " * 2048))[0] == 400
 
 
-async def test_a_body_is_not_asked_for_before_the_token_was_looked_at(world: Desk) -> None:
+async def test_a_body_is_not_asked_for_before_the_token_was_looked_at(world: ChannelDesk) -> None:
     port = httpx.URL(world.url).port
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"POST /hooks/agent HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 100\r\n\r\n".encode())

@@ -10,7 +10,7 @@ from backchannel.core.delivery.channels import Channel, ChannelRefused, ChannelS
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.sessions import Address
 from backchannel.gateway.methods import deliveries
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.gateway.client import OPERATOR, connected
 from tests.support.gateways import MAIN
 from tests.support.resting import at_rest
@@ -36,7 +36,7 @@ class Moody(Channel):
         return Sent(part.key)
 
 
-async def posted(world: Desk, *texts: str) -> list[str]:
+async def posted(world: ChannelDesk, *texts: str) -> list[str]:
     ids = [
         await world.send(Post(session_key=MAIN, address=Address(channel="moody", to="C"), text=text)) for text in texts
     ]
@@ -44,7 +44,7 @@ async def posted(world: Desk, *texts: str) -> list[str]:
     return ids
 
 
-async def states(world: Desk) -> list[str]:
+async def states(world: ChannelDesk) -> list[str]:
     return [receipt.delivery.state.value for receipt in await world.receipts()]
 
 

@@ -15,7 +15,7 @@ from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.messages import Usage
 from backchannel.gateway.app import RunFailed
 from backchannel.version import __version__
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.gateway.client import OPERATOR, Refused, connected
 from tests.support.far_end import FarEnd, Fault
 
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/watch-it.md"
 BEARER = {"Authorization": f"Bearer {OPERATOR}"}
 
 
-async def samples(world: Desk) -> dict[str, float]:
+async def samples(world: ChannelDesk) -> dict[str, float]:
     """Read all samples, each by its name and labels."""
     answer = await world.http.get("/metrics", headers=BEARER)
     assert answer.status_code == 200

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.policy.pairing import ALPHABET, CODE_LENGTH
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.far_end import FarEnd
 from tests.support.openclaw.shapes import Shape
 from tests.support.openclaw.violations import violations
@@ -24,7 +24,7 @@ def settings(far_end: FarEnd) -> dict[str, Any]:
     return {"desk": far_end.settings(allowFrom=[], owners=["olga"], pairing=True)}
 
 
-async def knock(world: Desk, sender: str, **more: Any) -> None:
+async def knock(world: ChannelDesk, sender: str, **more: Any) -> None:
     said = await world.say(senderId=sender, chatId=f"C-{sender}", messageId=uuid.uuid4().hex, **more)
     assert said["verdict"] == "pair" and "code" in said["reason"]
 

@@ -29,7 +29,7 @@ ID = "<the old id>"
 CONFIG = {"agents": {"list": [{"id": "main"}, {"id": "held"}]}, "gateway": {"port": 0}}
 
 
-class Desk(Channel):
+class TakingChannel(Channel):
     """A channel that takes everything."""
 
     name = "desk"
@@ -91,7 +91,7 @@ async def race(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Race]:
         async def held(context: FunctionContext) -> str:
             return f"answered {context.text}"
 
-        gateway.add_channel(Desk())
+        gateway.add_channel(TakingChannel())
 
     disk = Disk()
     async with (

@@ -15,7 +15,7 @@ from backchannel.core.messages import Usage
 from backchannel.core.policy.approvals import ApprovalDecided
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.server import listening
-from tests.runtime.test_approvals import Desk, answer, asked
+from tests.runtime.test_approvals import PostingTool, answer, asked
 from tests.runtime.test_crash_loops import set_aside
 from tests.support.clocks import StageClock
 from tests.support.gateways import die_in, dying, ended, held, running, settled
@@ -210,7 +210,7 @@ _OPEN = {"tools": {"agentToAgent": {"enabled": True}, "sessions": {"visibility":
 async def test_a_call_that_waits_for_a_persons_word_shows_for_how_long_and_what_was_said(tmp_path: Path) -> None:
     config = {**ON_A_SOCKET, "tools": {"approval": [{"tool": "post", "ask": "always"}]}}
     model = ScriptedModel(replies=[[call("post", text="hello")], "posted"])
-    async with running(tmp_path, model, config=config, equip=Desk().equip) as gateway:
+    async with running(tmp_path, model, config=config, equip=PostingTool().equip) as gateway:
         run = await gateway.submit("main", "post hello")
         (approval,) = await asked(gateway)
         before = await timeline(gateway, run.id)

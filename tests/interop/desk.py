@@ -16,7 +16,7 @@ from tests.cli.program import Program, Up
 from tests.support.stub_provider import StubProvider
 
 
-class Desk:
+class ServedGateway:
     """The gateway and its provider of models."""
 
     def __init__(self, program: Program, stub: StubProvider, port: int) -> None:
@@ -60,7 +60,7 @@ class Desk:
 @asynccontextmanager
 async def desk(
     home: Path, agents: list[str], *, mcp: dict[str, Any] | None = None, **gateway: Any
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[ServedGateway]:
     """Start a gateway with these agents; it is gone when the context ends."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -75,7 +75,7 @@ async def desk(
         }
         program = Program(home)
         program.write_config(json.dumps(config))
-        made = Desk(program, stub, port)
+        made = ServedGateway(program, stub, port)
         try:
             await made.start()
             yield made

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.support.stub_provider import Answer, Asked, Hang
 
 from .conftest import Node, Script
-from .desk import Desk, desk
+from .desk import ServedGateway, desk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
@@ -29,7 +29,7 @@ def send_to(agent: str) -> dict[str, Any]:
     return {"name": "sessions_send", "arguments": arguments}
 
 
-async def call_in_python(at: Desk, agent: str, mode: str) -> dict[str, Any]:
+async def call_in_python(at: ServedGateway, agent: str, mode: str) -> dict[str, Any]:
     headers = {"authorization": f"Bearer {at.token}"}
     async with (
         httpx2.AsyncClient(headers=headers, trust_env=False, timeout=60) as http,

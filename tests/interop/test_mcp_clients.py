@@ -15,7 +15,7 @@ from backchannel.tools.registry import SESSION_TOOLS
 from tests.support.stub_provider import Answer, Hang
 
 from .conftest import Node, Script
-from .desk import Desk, desk
+from .desk import ServedGateway, desk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -24,13 +24,13 @@ SEND = {"name": "sessions_send", "arguments": {"sessionKey": "agent:main:main", 
 
 
 @pytest.fixture
-async def at(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Desk]:
+async def at(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ServedGateway]:
     async with desk(tmp_path, ["main"]) as made:
         yield made
 
 
 @pytest.fixture(params=CLIENTS)
-def words(request: pytest.FixtureRequest, at: Desk) -> list[str]:
+def words(request: pytest.FixtureRequest, at: ServedGateway) -> list[str]:
     return ["mcp_client.mjs", *CLIENTS[request.param], f"{at.url}/mcp", at.token]
 
 
@@ -43,7 +43,7 @@ async def test_the_tools_are_listed(node: Node, words: list[str]) -> None:
         assert await script.line() == {"tools": [tool.name for tool in SESSION_TOOLS]}
 
 
-async def test_a_tool_is_called(at: Desk, node: Node, words: list[str]) -> None:
+async def test_a_tool_is_called(at: ServedGateway, node: Node, words: list[str]) -> None:
     at.stub.then(Answer(text="a reply"))
     async with started(node, words, "call", SEND) as script:
         told = await script.line()
@@ -59,7 +59,7 @@ async def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(node: Node, 
     assert "did you mean sessions_list?" in told["error"]["message"]
 
 
-async def test_progress_is_told_until_the_result(at: Desk, node: Node, words: list[str]) -> None:
+async def test_progress_is_told_until_the_result(at: ServedGateway, node: Node, words: list[str]) -> None:
     gate = asyncio.Event()
     at.stub.then(Answer(text="a reply", gate=gate))
     async with started(node, words, "progress", SEND) as script:
@@ -73,7 +73,7 @@ async def test_progress_is_told_until_the_result(at: Desk, node: Node, words: li
     assert told["result"]["structuredContent"]["status"] == "ok"
 
 
-async def test_a_call_is_stopped_and_its_run_goes_on(at: Desk, node: Node, words: list[str]) -> None:
+async def test_a_call_is_stopped_and_its_run_goes_on(at: ServedGateway, node: Node, words: list[str]) -> None:
     gate = asyncio.Event()
     at.stub.then(Answer(text="a reply", gate=gate))
     async with started(node, words, "cancel", SEND) as script:
@@ -91,7 +91,7 @@ async def test_a_call_is_stopped_and_its_run_goes_on(at: Desk, node: Node, words
     assert "a reply" in [message["content"][0].get("text") for message in history["messages"]]
 
 
-async def test_a_wrong_token_is_told(at: Desk, node: Node, words: list[str]) -> None:
+async def test_a_wrong_token_is_told(at: ServedGateway, node: Node, words: list[str]) -> None:
     at.stub.then(Hang())
     script = node.started(*words[:-1], "wrong", "list")
     async with script as running:

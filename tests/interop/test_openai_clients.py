@@ -17,7 +17,7 @@ from tests.support.servers import LocalServer
 from tests.support.stub_provider import Answer, Fault, Hang
 
 from .conftest import Node, Script
-from .desk import Desk, desk
+from .desk import ServedGateway, desk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop, pytest.mark.timeout(400)]
 
@@ -28,19 +28,19 @@ TRIES = 3
 
 
 @pytest.fixture
-async def at(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Desk]:
+async def at(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ServedGateway]:
     async with desk(tmp_path, ["main"], http={"chatCompletions": True}) as made:
         yield made
 
 
 def asking(
-    at: Desk, node: Node, what: str = "plain", url: str | None = None, **options: Any
+    at: ServedGateway, node: Node, what: str = "plain", url: str | None = None, **options: Any
 ) -> AbstractAsyncContextManager[Script]:
     given = json.dumps({**REQUEST, **options})
     return node.started("openai_client.mjs", url or at.url, at.token, what, given)
 
 
-async def runs(at: Desk) -> list[dict[str, Any]]:
+async def runs(at: ServedGateway) -> list[dict[str, Any]]:
     async with connected(at.url.replace("http", "ws") + "/ws", at.token) as operator:
         listed: list[dict[str, Any]] = (await operator.ask("runs.list"))["runs"]
         return listed
@@ -83,7 +83,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @pytest.mark.parametrize("what", ["plain", "stream"])
-async def test_a_question_is_answered(at: Desk, node: Node, what: str) -> None:
+async def test_a_question_is_answered(at: ServedGateway, node: Node, what: str) -> None:
     at.stub.then(Answer(text="a reply"))
     async with asking(at, node, what) as script:
         told = await script.line()
@@ -93,7 +93,7 @@ async def test_a_question_is_answered(at: Desk, node: Node, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["plain", "stream"])
-async def test_a_run_that_is_stopped_is_not_asked_for_again(at: Desk, node: Node, what: str) -> None:
+async def test_a_run_that_is_stopped_is_not_asked_for_again(at: ServedGateway, node: Node, what: str) -> None:
     at.stub.then(Hang())
     async with asking(at, node, what) as script:
         await at.stub.asked()
@@ -107,7 +107,9 @@ async def test_a_run_that_is_stopped_is_not_asked_for_again(at: Desk, node: Node
 
 @pytest.mark.parametrize("what", ["plain", "stream"])
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_what_the_provider_refuses_is_not_asked_for_again(at: Desk, node: Node, what: str, status: int) -> None:
+async def test_what_the_provider_refuses_is_not_asked_for_again(
+    at: ServedGateway, node: Node, what: str, status: int
+) -> None:
     at.stub.then(Fault(status, "not like this"))
     async with asking(at, node, what) as script:
         told = await script.line()
@@ -118,7 +120,7 @@ async def test_what_the_provider_refuses_is_not_asked_for_again(at: Desk, node: 
     assert len(at.stub.requests) == 1
 
 
-async def test_a_client_whose_time_is_over_asks_again_for_the_same_run(at: Desk, node: Node) -> None:
+async def test_a_client_whose_time_is_over_asks_again_for_the_same_run(at: ServedGateway, node: Node) -> None:
     at.stub.then(Hang())
     async with asking(at, node, timeout=700) as script:
         told = await script.line(timeout_s=60)
@@ -128,7 +130,7 @@ async def test_a_client_whose_time_is_over_asks_again_for_the_same_run(at: Desk,
     assert await at.said_to(KEY) == ["a question"]
 
 
-async def test_a_gateway_that_is_killed_answers_the_same_run_when_it_is_back(at: Desk, node: Node) -> None:
+async def test_a_gateway_that_is_killed_answers_the_same_run_when_it_is_back(at: ServedGateway, node: Node) -> None:
     at.stub.then(Hang(), Answer(text="a reply"))
     async with Balancer(int(at.url.rpartition(":")[2])) as balancer, asking(at, node, url=balancer.url) as script:
         await at.stub.asked()

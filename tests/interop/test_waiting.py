@@ -19,14 +19,14 @@ from tests.gateway.test_outside_readers import ANSWERS, DOORS, WORST, worst
 from tests.support.mcp_caller import server
 from tests.support.stub_provider import Answer, Call
 
-from .desk import Desk, desk
+from .desk import ServedGateway, desk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop, pytest.mark.timeout(300)]
 MOST_S = 0.2
 SIZE = 1_000_000
 
 
-async def longest_wait(at: Desk, done: asyncio.Event) -> float:
+async def longest_wait(at: ServedGateway, done: asyncio.Event) -> float:
     """Ask again and again how it is, until something is done."""
     longest_s = 0.0
     async with httpx2.AsyncClient(trust_env=False, timeout=20) as http:
@@ -39,7 +39,7 @@ async def longest_wait(at: Desk, done: asyncio.Event) -> float:
     return longest_s
 
 
-async def waited(at: Desk, work: Callable[[], Awaitable[None]]) -> float:
+async def waited(at: ServedGateway, work: Callable[[], Awaitable[None]]) -> float:
     """Tell how long others wait while something is done; of three tries the best, for the machine has its own work."""
     tries = []
     for _ in range(3):
@@ -54,7 +54,7 @@ async def waited(at: Desk, work: Callable[[], Awaitable[None]]) -> float:
     return min(tries)
 
 
-async def post(at: Desk, path: str, body: bytes) -> None:
+async def post(at: ServedGateway, path: str, body: bytes) -> None:
     headers = {"authorization": f"Bearer {at.token}", "accept": "application/json, text/event-stream"}
     async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=20) as http:
         await http.post(f"{at.url}{path}", content=body, headers={"content-type": "application/json"})
@@ -87,7 +87,7 @@ async def test_nobody_waits_for_an_mcp_server(tmp_path: Path) -> None:
             assert longest_s < MOST_S, f"{kind}: {longest_s * 1000:.0f} ms"
 
 
-async def speak(at: Desk, answer: Answer) -> None:
+async def speak(at: ServedGateway, answer: Answer) -> None:
     at.stub.then(answer)
     at.stub.then(Answer(text="done"))
     await asyncio.to_thread(at.program.answer, "chat", "--session", "agent:main:main", "go on")

@@ -36,7 +36,7 @@ OLGA = Answerer("olga")
 ASKING: dict[str, Any] = {"agents": AGENTS, "tools": APPROVAL}
 
 
-class Desk:
+class PostingTool:
     """A tool that posts, and what was posted."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ async def answer(gateway: Gateway, approval: Approval, decision: ApprovalDecided
 
 
 async def test_a_call_waits_for_a_word_and_goes_ahead_with_it(tmp_path: Path) -> None:
-    desk = Desk()
+    desk = PostingTool()
     async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
@@ -95,7 +95,7 @@ async def test_a_call_waits_for_a_word_and_goes_ahead_with_it(tmp_path: Path) ->
 
 
 async def test_a_call_that_is_denied_is_not_carried_out_and_the_model_is_told(tmp_path: Path) -> None:
-    desk = Desk()
+    desk = PostingTool()
     async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         await answer(gateway, (await asked(gateway))[0], ApprovalDecided.DENY)
@@ -105,7 +105,7 @@ async def test_a_call_that_is_denied_is_not_carried_out_and_the_model_is_told(tm
 
 async def test_while_it_waits_its_slot_is_free_and_its_lane_is_not(tmp_path: Path) -> None:
     agents = {**AGENTS, "defaults": {"maxConcurrent": 1}}
-    async with running(tmp_path, model(), config={**ASKING, "agents": agents}, equip=Desk().equip) as gateway:
+    async with running(tmp_path, model(), config={**ASKING, "agents": agents}, equip=PostingTool().equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
         await gateway.submit("main", "behind", run_id="behind")
@@ -121,7 +121,7 @@ async def test_while_it_waits_its_slot_is_free_and_its_lane_is_not(tmp_path: Pat
 
 
 async def test_the_question_stands_over_any_number_of_crashes_and_is_asked_once(tmp_path: Path) -> None:
-    desk = Desk()
+    desk = PostingTool()
     for _ in range(5):
         async with dying(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
             await gateway.submit("main", "hello", run_id="r")
@@ -137,7 +137,7 @@ async def test_the_question_stands_over_any_number_of_crashes_and_is_asked_once(
 
 @pytest.mark.parametrize("lost", ["the rule", "the tool"])
 async def test_a_question_stands_if_the_rule_or_the_tool_is_gone_after_a_start(tmp_path: Path, lost: str) -> None:
-    desk = Desk()
+    desk = PostingTool()
     async with dying(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         await asked(gateway)
@@ -151,7 +151,7 @@ async def test_a_question_stands_if_the_rule_or_the_tool_is_gone_after_a_start(t
 
 
 async def test_an_approved_call_whose_tool_does_not_come_back_is_told_as_that(tmp_path: Path) -> None:
-    async with dying(tmp_path, model(), config=ASKING, equip=Desk().equip) as gateway:
+    async with dying(tmp_path, model(), config=ASKING, equip=PostingTool().equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
     async with running(tmp_path, model(), config=ASKING) as gateway:
@@ -161,7 +161,7 @@ async def test_an_approved_call_whose_tool_does_not_come_back_is_told_as_that(tm
 
 @pytest.mark.parametrize("change", ["reset", "delete"])
 async def test_what_was_allowed_for_good_ends_with_the_conversation(tmp_path: Path, change: str) -> None:
-    desk, key = Desk(), SessionKey.stored("agent:main:other")
+    desk, key = PostingTool(), SessionKey.stored("agent:main:other")
     async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit(str(key), "first", run_id="first")
         await answer(gateway, (await asked(gateway))[0], ApprovalDecided.APPROVE, always=True)
@@ -174,7 +174,7 @@ async def test_what_was_allowed_for_good_ends_with_the_conversation(tmp_path: Pa
 
 
 async def test_a_word_that_comes_right_after_a_start_counts_wherever_the_run_is(tmp_path: Path) -> None:
-    desk = Desk()
+    desk = PostingTool()
     async with dying(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
@@ -186,7 +186,7 @@ async def test_a_word_that_comes_right_after_a_start_counts_wherever_the_run_is(
 
 async def test_no_time_passes_for_a_run_that_waits(tmp_path: Path) -> None:
     clock = StageClock.held(NOON)
-    async with running(tmp_path, model(), config=ASKING, equip=Desk().equip, clock=clock) as gateway:
+    async with running(tmp_path, model(), config=ASKING, equip=PostingTool().equip, clock=clock) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
         clock.move_on(3600)
@@ -196,7 +196,7 @@ async def test_no_time_passes_for_a_run_that_waits(tmp_path: Path) -> None:
 
 
 async def test_the_limit_of_a_run_does_not_end_its_wait(tmp_path: Path) -> None:
-    async with running(tmp_path, model(), config=ASKING, equip=Desk().equip) as gateway:
+    async with running(tmp_path, model(), config=ASKING, equip=PostingTool().equip) as gateway:
         await gateway.runtime.submit(request("agent:main:main", "hello", id="r", timeout_s=0.4))
         (approval,) = await asked(gateway)
         run = await gateway.runtime.wait("r", 0.6)
@@ -206,7 +206,7 @@ async def test_the_limit_of_a_run_does_not_end_its_wait(tmp_path: Path) -> None:
 
 
 async def test_after_its_time_a_question_has_expired_and_the_model_is_told(tmp_path: Path) -> None:
-    desk, clock = Desk(), StageClock.held(NOON)
+    desk, clock = PostingTool(), StageClock.held(NOON)
     config = {**ASKING, "tools": {**APPROVAL, "approvalTimeoutMinutes": 10}}
     async with running(tmp_path, model(), config=config, equip=desk.equip, clock=clock) as gateway:
         await gateway.submit("main", "hello", run_id="r")
@@ -219,7 +219,7 @@ async def test_after_its_time_a_question_has_expired_and_the_model_is_told(tmp_p
 
 
 async def test_an_abort_takes_the_question_back(tmp_path: Path) -> None:
-    async with running(tmp_path, model(), config=ASKING, equip=Desk().equip) as gateway:
+    async with running(tmp_path, model(), config=ASKING, equip=PostingTool().equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
         await gateway.runtime.abort("agent:main:main", "r")
@@ -229,7 +229,7 @@ async def test_an_abort_takes_the_question_back(tmp_path: Path) -> None:
 
 
 async def test_a_tool_that_is_allowed_for_good_is_not_asked_for_in_that_session_again(tmp_path: Path) -> None:
-    desk = Desk()
+    desk = PostingTool()
     async with running(tmp_path, model(), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "one", run_id="r")
         await answer(gateway, (await asked(gateway))[0], ApprovalDecided.APPROVE, always=True)
@@ -241,7 +241,7 @@ async def test_a_tool_that_is_allowed_for_good_is_not_asked_for_in_that_session_
 
 
 async def test_a_question_is_answered_once(tmp_path: Path) -> None:
-    async with running(tmp_path, model(), config=ASKING, equip=Desk().equip) as gateway:
+    async with running(tmp_path, model(), config=ASKING, equip=PostingTool().equip) as gateway:
         await gateway.submit("main", "hello", run_id="r")
         (approval,) = await asked(gateway)
         first = await answer(gateway, approval, ApprovalDecided.APPROVE)
@@ -255,7 +255,7 @@ async def test_a_question_is_answered_once(tmp_path: Path) -> None:
 
 
 async def test_calls_of_one_reply_are_asked_for_side_by_side(tmp_path: Path) -> None:
-    desk = Desk()
+    desk = PostingTool()
     replies: list[Scripted] = [[call("post", text="a"), call("post", text="b")], "done"]
     async with running(tmp_path, ScriptedModel(replies=replies), config=ASKING, equip=desk.equip) as gateway:
         await gateway.submit("main", "both", run_id="r")
@@ -270,7 +270,7 @@ async def test_calls_of_one_reply_are_asked_for_side_by_side(tmp_path: Path) -> 
 
 
 async def test_a_call_of_a_function_agent_is_asked_for_too_over_crashes(tmp_path: Path) -> None:
-    desk = Desk()
+    desk = PostingTool()
 
     def equip(gateway: Gateway) -> None:
         desk.equip(gateway)

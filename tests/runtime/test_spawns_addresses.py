@@ -13,7 +13,7 @@ import pytest
 from backchannel.agents.scripted import call
 from backchannel.core.runs import RunKind
 from backchannel.core.sessions import Address, SessionPatch, write_address
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.children import PATIENCE_S, Cast, Family, Gate, spawn
 from tests.support.far_end import Break, FarEnd, Fault, event, signed
 from tests.support.gateways import MAIN, request, session_of, stored
@@ -32,7 +32,7 @@ NIGHTLY = "agent:main:cron:nightly"
 class Chats(Family):
     """A family whose requester is spoken to in chats."""
 
-    def __init__(self, at: Desk, cast: Cast, far_end: FarEnd, database: Path) -> None:
+    def __init__(self, at: ChannelDesk, cast: Cast, far_end: FarEnd, database: Path) -> None:
         super().__init__(at.gateway, cast, database)
         self.desk = at
         self.far_end = far_end

@@ -45,7 +45,7 @@ class Chat(Channel):
         return Sent(part.key)
 
 
-class House(Family):
+class CleanupFamily(Family):
     """A family on a clock that stands still, with a chat."""
 
     clock: StageClock
@@ -74,13 +74,13 @@ class House(Family):
 @asynccontextmanager
 async def house(
     state: Path, *, chat: Chat | None = None, clock: StageClock | None = None, says: Any = None, **subagents: Any
-) -> AsyncIterator[House]:
+) -> AsyncIterator[CleanupFamily]:
     clock, cast, chat = clock or StageClock.held(), Cast(**(says or {})), chat or Chat()
     opened = running(
         state, cast.model, config=config(**subagents), clock=clock, equip=lambda gateway: gateway.add_channel(chat)
     )
     async with opened as gateway:
-        made = House(gateway, cast, state / "backchannel.db")
+        made = CleanupFamily(gateway, cast, state / "backchannel.db")
         made.clock, made.chat = clock, chat
         yield made
 

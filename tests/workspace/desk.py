@@ -23,7 +23,7 @@ from backchannel.workspace.tools import WorkspaceTools
 MAIN = "agent:main:main"
 
 
-class Desk:
+class WorkspaceSession:
     """One session with all tools of the workspace."""
 
     def __init__(self, tools: WorkspaceTools, root: Path, key: str = MAIN) -> None:
@@ -31,9 +31,9 @@ class Desk:
         self.root = root
         self._key = key
 
-    def of(self, key: str) -> Desk:
+    def of(self, key: str) -> WorkspaceSession:
         """Give the tools as another session has them."""
-        return Desk(self.tools, self.root, key)
+        return WorkspaceSession(self.tools, self.root, key)
 
     async def output(self, tool: str, **arguments: Any) -> ToolOutput:
         agent_id = SessionKey.stored(self._key).agent
@@ -50,7 +50,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def opened(state: Path, **settings: Any) -> AsyncIterator[Desk]:
+async def opened(state: Path, **settings: Any) -> AsyncIterator[WorkspaceSession]:
     """Open the tools of the agent `main`, and close them."""
     config = config_from({"agents": {"list": [{"id": "main", **settings}, {"id": "other"}]}}, {}, state=state)
     agents = Agents(config)
@@ -58,6 +58,6 @@ async def opened(state: Path, **settings: Any) -> AsyncIterator[Desk]:
     clock = SystemClock()
     tools = WorkspaceTools(config, agents, sandboxes, Gates(agents.count, clock), clock)
     try:
-        yield Desk(tools, sandboxes.workspace("main"))
+        yield WorkspaceSession(tools, sandboxes.workspace("main"))
     finally:
         await tools.close()

@@ -10,20 +10,20 @@ import pytest
 
 from backchannel.errors import InvalidRequest
 from tests.support.processes import all_ended, watched_in
-from tests.workspace.desk import Desk, opened
+from tests.workspace.desk import WorkspaceSession, opened
 from tests.workspace.test_exec import STUBBORN, bell, rung
 
 pytestmark = pytest.mark.anyio
 
 
-async def started(desk: Desk, command: str, **more: object) -> str:
+async def started(desk: WorkspaceSession, command: str, **more: object) -> str:
     said = await desk("exec", command=command, background=True, **more)
     found = re.search(r"with the id (\w+);", said)
     assert found is not None, said
     return found[1]
 
 
-async def polled(desk: Desk, id: str, until: str) -> str:
+async def polled(desk: WorkspaceSession, id: str, until: str) -> str:
     """Ask until a text was written; returns all that was told."""
     said = ""
     async with asyncio.timeout(20):
@@ -33,7 +33,7 @@ async def polled(desk: Desk, id: str, until: str) -> str:
     return said
 
 
-async def test_a_command_goes_on_and_tells_what_is_new_when_it_is_asked(desk: Desk) -> None:
+async def test_a_command_goes_on_and_tells_what_is_new_when_it_is_asked(desk: WorkspaceSession) -> None:
     id = await started(desk, "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two; exit 4")
     said = await polled(desk, id, "one")
     assert said.endswith("[running]") and said.count("one") == 1
@@ -46,7 +46,7 @@ async def test_a_command_goes_on_and_tells_what_is_new_when_it_is_asked(desk: De
     assert "exit code 4" in await desk("process", action="list")
 
 
-async def test_a_command_is_killed_with_all_that_it_started(desk: Desk) -> None:
+async def test_a_command_is_killed_with_all_that_it_started(desk: WorkspaceSession) -> None:
     ready = bell(desk)
     id = await started(desk, STUBBORN)
     await rung(ready)
@@ -57,12 +57,12 @@ async def test_a_command_is_killed_with_all_that_it_started(desk: Desk) -> None:
     assert (await desk("process", action="kill", id=id)).startswith("[it had ended before")
 
 
-async def test_a_time_limit_ends_it(desk: Desk) -> None:
+async def test_a_time_limit_ends_it(desk: WorkspaceSession) -> None:
     id = await started(desk, "sleep 600", timeoutSeconds=0.2)
     assert "[stopped after 0.2 s, its time limit]" in await polled(desk, id, "stopped")
 
 
-async def test_it_belongs_to_the_session_that_started_it(desk: Desk) -> None:
+async def test_it_belongs_to_the_session_that_started_it(desk: WorkspaceSession) -> None:
     id, other = await started(desk, "sleep 600"), desk.of("agent:main:cron:x")
     assert await other("process", action="list") == "[no command was started in the background]"
     for action in ("poll", "kill"):
@@ -92,7 +92,7 @@ async def test_it_ends_with_the_gateway_and_is_told_so_at_the_next_start(tmp_pat
         assert [line.split()[0] for line in (await desk("process", action="list")).split("\n")] == [left, ended]
 
 
-async def test_there_are_only_so_many(desk: Desk) -> None:
+async def test_there_are_only_so_many(desk: WorkspaceSession) -> None:
     calls = (desk("exec", command="sleep 600", background=True) for _ in range(12))
     said = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(isinstance(each, InvalidRequest) for each in said) == 4
@@ -111,7 +111,7 @@ async def test_a_command_that_cannot_be_started_leaves_no_record(tmp_path: Path)
         assert await desk("process", action="list") == "[no command was started in the background]"
 
 
-async def test_a_flood_in_the_background_is_bounded(desk: Desk) -> None:
+async def test_a_flood_in_the_background_is_bounded(desk: WorkspaceSession) -> None:
     id = await started(desk, "seq 1000000; echo end")
     said = await polled(desk, id, "exit code")
     assert "end\n" in said

@@ -14,7 +14,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_of
 from backchannel.workspace.tools import NAMES
 from tests.support.processes import all_ended, watched_in
-from tests.workspace.desk import Desk, opened
+from tests.workspace.desk import WorkspaceSession, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ sleep 600
 """
 
 
-def bell(desk: Desk) -> Path:
+def bell(desk: WorkspaceSession) -> Path:
     """Make a pipe at which a command can tell that it has got somewhere."""
     desk.root.mkdir(parents=True, exist_ok=True)
     os.mkfifo(desk.root / "ready")
@@ -41,7 +41,7 @@ async def rung(pipe: Path) -> None:
     assert await asyncio.to_thread(pipe.read_text) == "ready\n"
 
 
-async def test_a_command_runs_in_the_workspace_and_its_outputs_and_end_are_told(desk: Desk) -> None:
+async def test_a_command_runs_in_the_workspace_and_its_outputs_and_end_are_told(desk: WorkspaceSession) -> None:
     said = await desk("exec", command="pwd; echo oops >&2; echo made > file; exit 3")
     first, second, end = said.split("\n")
     assert (first, second) == (str(desk.root), "oops")
@@ -50,17 +50,17 @@ async def test_a_command_runs_in_the_workspace_and_its_outputs_and_end_are_told(
     assert (await desk("exec", command="true")).startswith("[exit code 0, ")
 
 
-async def test_a_command_that_ends_by_a_signal_is_told(desk: Desk) -> None:
+async def test_a_command_that_ends_by_a_signal_is_told(desk: WorkspaceSession) -> None:
     output = await desk.output("exec", command="kill -SEGV $$")
     assert output.is_error and text_of(output.content).startswith("[ended by SIGSEGV, ")
 
 
-async def test_every_tool_has_its_name_in_the_list_that_a_check_of_settings_knows(desk: Desk) -> None:
+async def test_every_tool_has_its_name_in_the_list_that_a_check_of_settings_knows(desk: WorkspaceSession) -> None:
     assert tuple(desk.tools.tools()) == NAMES
 
 
 async def test_standard_input_is_empty_and_the_environment_has_no_secret(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: WorkspaceSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BACKCHANNEL_TOKEN", "hunter2")
     monkeypatch.setenv("OPENAI_API_KEY", "hunter2")
@@ -68,7 +68,7 @@ async def test_standard_input_is_empty_and_the_environment_has_no_secret(
     assert "hunter2" not in await desk("exec", command="env")
 
 
-async def test_a_command_that_takes_too_long_ends_with_all_that_it_started(desk: Desk) -> None:
+async def test_a_command_that_takes_too_long_ends_with_all_that_it_started(desk: WorkspaceSession) -> None:
     ready = bell(desk)
     stubborn = asyncio.create_task(desk.output("exec", command=STUBBORN, timeoutSeconds=3))
     await rung(ready)
@@ -78,7 +78,7 @@ async def test_a_command_that_takes_too_long_ends_with_all_that_it_started(desk:
     assert all_ended(alive, limit_s=0)
 
 
-async def test_a_cancelled_call_ends_with_all_that_it_started(desk: Desk) -> None:
+async def test_a_cancelled_call_ends_with_all_that_it_started(desk: WorkspaceSession) -> None:
     ready = bell(desk)
     stubborn = asyncio.create_task(desk.output("exec", command=STUBBORN))
     await rung(ready)
@@ -89,7 +89,7 @@ async def test_a_cancelled_call_ends_with_all_that_it_started(desk: Desk) -> Non
     assert all_ended(alive, limit_s=0)
 
 
-async def test_a_call_that_is_cancelled_at_once_leaves_nothing(desk: Desk) -> None:
+async def test_a_call_that_is_cancelled_at_once_leaves_nothing(desk: WorkspaceSession) -> None:
     calls = [asyncio.create_task(desk.output("exec", command="sleep 600")) for _ in range(4)]
     await asyncio.sleep(0)
     for call in calls:
@@ -97,14 +97,14 @@ async def test_a_call_that_is_cancelled_at_once_leaves_nothing(desk: Desk) -> No
     assert {type(end) for end in await asyncio.gather(*calls, return_exceptions=True)} == {asyncio.CancelledError}
 
 
-async def test_what_a_command_leaves_running_is_stopped_when_it_ends(desk: Desk) -> None:
+async def test_what_a_command_leaves_running_is_stopped_when_it_ends(desk: WorkspaceSession) -> None:
     await desk("exec", command="mkdir pids; setsid sleep 600 & echo > pids/$!")
     (left,) = (desk.root / "pids").iterdir()
     with pytest.raises(ProcessLookupError):
         os.kill(int(left.name), 0)
 
 
-async def test_a_command_that_kills_its_leash_does_not_hold_the_call(desk: Desk) -> None:
+async def test_a_command_that_kills_its_leash_does_not_hold_the_call(desk: WorkspaceSession) -> None:
     """Without a sandbox it has all rights of the gateway's user, so what it started then goes on."""
     command = "setsid sleep 30 & kill -9 $PPID; sleep 600"
     async with asyncio.timeout(25):
@@ -116,7 +116,7 @@ def kept_output(said: str) -> Path:
     return Path("/" + said.partition(" in /")[2].partition("]")[0])
 
 
-async def test_a_long_output_is_cut_in_the_middle_and_kept_whole_in_a_file(desk: Desk) -> None:
+async def test_a_long_output_is_cut_in_the_middle_and_kept_whole_in_a_file(desk: WorkspaceSession) -> None:
     said = await desk("exec", command="seq 100000")
     assert len(said) < 34_000
     assert said.startswith("1\n2\n3\n") and "99999\n100000\n[exit code 0" in said
@@ -142,7 +142,7 @@ async def test_a_flood_is_kept_up_to_its_limit_and_the_loop_stays_free(tmp_path:
         assert len(said) < 34_000 and turns > 10
 
 
-async def test_only_the_newest_outputs_of_an_agent_are_kept(desk: Desk) -> None:
+async def test_only_the_newest_outputs_of_an_agent_are_kept(desk: WorkspaceSession) -> None:
     other = kept_output(await desk.of("agent:main:other")("exec", command="seq 10000"))
     own = kept_output(await desk("exec", command="seq 10000"))
     for number in range(70):
@@ -152,7 +152,7 @@ async def test_only_the_newest_outputs_of_an_agent_are_kept(desk: Desk) -> None:
     assert len(kept) == 64 and kept[-3:] == [other.name, own.name, newest.name]
 
 
-async def test_a_session_does_not_read_the_outputs_of_another_and_they_go_with_it(desk: Desk) -> None:
+async def test_a_session_does_not_read_the_outputs_of_another_and_they_go_with_it(desk: WorkspaceSession) -> None:
     own = kept_output(await desk("exec", command="seq 10000"))
     other = desk.of("agent:main:other")
     assert "leads out of the workspace" in await other.refusal("read", path=str(own))
@@ -187,21 +187,21 @@ async def test_a_sandbox_reads_its_outputs_and_nothing_is_written_into_the_works
             assert sorted(folder.rglob("*")) == before
 
 
-async def test_output_that_is_no_text_is_shown_as_far_as_it_is(desk: Desk) -> None:
+async def test_output_that_is_no_text_is_shown_as_far_as_it_is(desk: WorkspaceSession) -> None:
     assert (await desk("exec", command=r"printf 'a\0b\xff\xc3'")).startswith("a�b��\n[exit code 0")
 
 
 @pytest.mark.parametrize("command", ["", " \n", "a\0b", "x" * 100_001])
-async def test_a_command_that_is_none_is_refused(desk: Desk, command: str) -> None:
+async def test_a_command_that_is_none_is_refused(desk: WorkspaceSession, command: str) -> None:
     assert "command" in await desk.refusal("exec", command=command)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 591, 10_000])
-async def test_a_time_limit_out_of_range_is_refused(desk: Desk, limit: float) -> None:
+async def test_a_time_limit_out_of_range_is_refused(desk: WorkspaceSession, limit: float) -> None:
     assert "timeoutSeconds" in await desk.refusal("exec", command="true", timeoutSeconds=limit)
 
 
-async def test_many_commands_at_once_wait_for_their_turn(desk: Desk) -> None:
+async def test_many_commands_at_once_wait_for_their_turn(desk: WorkspaceSession) -> None:
     said = await asyncio.gather(*(desk("exec", command=f"echo {n}") for n in range(20)))
     assert [text.split("\n")[0] for text in said] == [str(n) for n in range(20)]
 
@@ -246,5 +246,5 @@ def no_process_with(words: str) -> None:
             continue
 
 
-async def test_a_signal_name_is_told_also_where_there_is_none(desk: Desk) -> None:
+async def test_a_signal_name_is_told_also_where_there_is_none(desk: WorkspaceSession) -> None:
     assert f"ended by signal {signal.SIGRTMIN + 1}" in await desk("exec", command="kill -35 $$")

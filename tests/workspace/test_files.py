@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from backchannel.errors import InvalidRequest
 from backchannel.workspace.beneath import Place
-from tests.workspace.desk import Desk, opened
+from tests.workspace.desk import WorkspaceSession, opened
 
 pytestmark = pytest.mark.anyio
 
 
-async def every(desk: Desk, path: str) -> list[str]:
+async def every(desk: WorkspaceSession, path: str) -> list[str]:
     """Try a path with every tool that takes one; returns what they say, which must all be refusals."""
     return [
         await desk.refusal("read", path=path),
@@ -43,7 +43,7 @@ async def test_the_workspace_is_made_when_it_is_first_used(tmp_path: Path) -> No
         assert stat.S_IMODE(desk.root.stat().st_mode) == 0o700
 
 
-async def test_what_was_written_is_read_edited_and_listed(desk: Desk) -> None:
+async def test_what_was_written_is_read_edited_and_listed(desk: WorkspaceSession) -> None:
     await desk("write", path="a.txt", content="one\ntwo\nthree\n")
     assert await desk("edit", path="a.txt", oldText="two\n", newText="2\n") == "edited a.txt at line 2"
     assert await desk("read", path="a.txt") == "one\n2\nthree\n"
@@ -68,7 +68,7 @@ async def test_what_was_written_is_read_edited_and_listed(desk: Desk) -> None:
     "path",
     ["../x", "a/../../x", "/etc/passwd", "~/x", "~root", "/", "sub/../a", "..", "a\0b", "x/" * 3000, "/proc/self"],
 )
-async def test_no_written_path_leads_out(desk: Desk, path: str) -> None:
+async def test_no_written_path_leads_out(desk: WorkspaceSession, path: str) -> None:
     (desk.root / "sub").mkdir()
     for said in await every(desk, path):
         assert "leads out of the workspace" in said or "cannot be the path of a file" in said
@@ -83,7 +83,7 @@ def test_whatever_is_written_as_a_path_is_refused_or_lies_beneath(path: str) -> 
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
-async def test_half_a_character_is_no_name_and_is_replaced_in_a_text(desk: Desk, text: str) -> None:
+async def test_half_a_character_is_no_name_and_is_replaced_in_a_text(desk: WorkspaceSession, text: str) -> None:
     assert all("cannot be the path of a file" in said for said in await every(desk, "x\ud800"))
     await desk("write", path="a", content=text + "!")
     await desk("edit", path="a", oldText="!", newText=text)
@@ -93,7 +93,7 @@ async def test_half_a_character_is_no_name_and_is_replaced_in_a_text(desk: Desk,
     await desk("exec", command=f"echo '{text}'", background=True)
 
 
-async def test_a_link_is_not_followed_at_the_end_or_in_the_middle(desk: Desk, tmp_path: Path) -> None:
+async def test_a_link_is_not_followed_at_the_end_or_in_the_middle(desk: WorkspaceSession, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("secret")
@@ -110,7 +110,7 @@ async def test_a_link_is_not_followed_at_the_end_or_in_the_middle(desk: Desk, tm
     assert (outside / "secret").read_text() == "secret"
 
 
-async def test_a_link_that_is_swapped_in_meanwhile_gives_nothing(desk: Desk, tmp_path: Path) -> None:
+async def test_a_link_that_is_swapped_in_meanwhile_gives_nothing(desk: WorkspaceSession, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("secret")
@@ -141,7 +141,7 @@ async def test_a_link_that_is_swapped_in_meanwhile_gives_nothing(desk: Desk, tmp
 
 
 async def test_a_file_with_a_second_name_is_not_read_and_is_replaced_without_touching_the_other(
-    desk: Desk, tmp_path: Path
+    desk: WorkspaceSession, tmp_path: Path
 ) -> None:
     (tmp_path / "outside").write_text("secret")
     (desk.root / "hard").hardlink_to(tmp_path / "outside")
@@ -153,7 +153,7 @@ async def test_a_file_with_a_second_name_is_not_read_and_is_replaced_without_tou
     assert await desk("read", path="hard") == "mine"
 
 
-async def test_devices_pipes_and_sockets_are_not_opened(desk: Desk) -> None:
+async def test_devices_pipes_and_sockets_are_not_opened(desk: WorkspaceSession) -> None:
     os.mkfifo(desk.root / "pipe")
     folder = os.open(desk.root, os.O_PATH)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -168,7 +168,7 @@ async def test_devices_pipes_and_sockets_are_not_opened(desk: Desk) -> None:
     assert "'sub' is a folder" in await desk.refusal("write", path="sub", content="x")
 
 
-async def test_an_edit_refuses_what_is_not_there_or_not_only_once(desk: Desk) -> None:
+async def test_an_edit_refuses_what_is_not_there_or_not_only_once(desk: WorkspaceSession) -> None:
     (desk.root / "a").write_text("x = 1\nx = 1\n")
     (desk.root / "dos").write_bytes(b"one\r\ntwo\r\n")
     assert "it stands 2 times in a" in await desk.refusal("edit", path="a", oldText="x = 1", newText="x = 2")
@@ -180,7 +180,7 @@ async def test_an_edit_refuses_what_is_not_there_or_not_only_once(desk: Desk) ->
 
 
 async def test_the_sessions_and_sub_agents_of_an_agent_share_its_workspace_and_other_agents_have_their_own(
-    desk: Desk,
+    desk: WorkspaceSession,
 ) -> None:
     await desk("write", path="a", content="shared")
     for key in ("agent:main:other", "agent:main:subagent:0e7b7f0a-0f5c-4b8e-9e6c-1b1f5b0f1a11"):
@@ -188,13 +188,13 @@ async def test_the_sessions_and_sub_agents_of_an_agent_share_its_workspace_and_o
     assert "no such file" in await desk.of("agent:other:main").refusal("read", path="a")
 
 
-async def test_edits_at_the_same_time_do_not_lose_one_another(desk: Desk) -> None:
+async def test_edits_at_the_same_time_do_not_lose_one_another(desk: WorkspaceSession) -> None:
     (desk.root / "a").write_text("".join(f"<{n}>\n" for n in range(20)))
     await asyncio.gather(*(desk("edit", path="a", oldText=f"<{n}>", newText=f"[{n}]") for n in range(20)))
     assert (desk.root / "a").read_text() == "".join(f"[{n}]\n" for n in range(20))
 
 
-async def test_a_binary_or_a_huge_file_is_told_and_not_spoiled(desk: Desk) -> None:
+async def test_a_binary_or_a_huge_file_is_told_and_not_spoiled(desk: WorkspaceSession) -> None:
     (desk.root / "binary").write_bytes(b"\x7fELF\0\0\xff" * 100)
     (desk.root / "latin").write_bytes("Grüße".encode("latin-1"))
     with (desk.root / "huge").open("wb") as huge:
@@ -208,7 +208,7 @@ async def test_a_binary_or_a_huge_file_is_told_and_not_spoiled(desk: Desk) -> No
     assert "files over 8 MiB are not edited" in await desk.refusal("edit", path="huge", oldText="line", newText="x")
 
 
-async def test_what_is_read_is_bounded_however_long_lines_and_files_are(desk: Desk) -> None:
+async def test_what_is_read_is_bounded_however_long_lines_and_files_are(desk: WorkspaceSession) -> None:
     (desk.root / "wide").write_text("x" * 10_000_000 + "\nend\n")
     (desk.root / "long").write_text("0123456789\n" * 100_000)
     wide = await desk("read", path="wide")
@@ -219,13 +219,13 @@ async def test_what_is_read_is_bounded_however_long_lines_and_files_are(desk: De
     assert "has 100000 lines" in await desk.refusal("read", path="long", offset=100_001)
 
 
-async def test_a_folder_of_very_many_files_is_listed_in_part(desk: Desk) -> None:
+async def test_a_folder_of_very_many_files_is_listed_in_part(desk: WorkspaceSession) -> None:
     for number in range(1_010):
         (desk.root / str(number)).touch()
     assert (await desk("list")).count("\n") == 1_000
 
 
-async def test_a_write_keeps_the_mode_and_leaves_nothing_half_done(desk: Desk) -> None:
+async def test_a_write_keeps_the_mode_and_leaves_nothing_half_done(desk: WorkspaceSession) -> None:
     (desk.root / "run.sh").write_text("old")
     (desk.root / "run.sh").chmod(0o750)
     assert await desk("write", path="run.sh", content="new") == "replaced run.sh: 3 bytes"
@@ -267,12 +267,12 @@ async def test_a_workspace_that_cannot_be_made_or_written_is_told(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["a\nb", "tab\t", "\x1b[31m", "\x7f"])
-async def test_a_name_with_control_characters_is_not_made(desk: Desk, name: str) -> None:
+async def test_a_name_with_control_characters_is_not_made(desk: WorkspaceSession, name: str) -> None:
     assert "control characters" in await desk.refusal("write", path=name, content="x")
     assert not list(desk.root.iterdir())
 
 
-async def test_arguments_that_do_not_fit_are_named(desk: Desk) -> None:
+async def test_arguments_that_do_not_fit_are_named(desk: WorkspaceSession) -> None:
     assert "offset" in await desk.refusal("read", path="a", offset=0)
     assert "path" in await desk.refusal("read")
     assert "mode" in await desk.refusal("write", path="a", content="x", mode="w")
@@ -295,7 +295,7 @@ async def test_a_sandboxed_session_sees_of_the_files_what_its_sandbox_sees(tmp_p
                 await desk("write", path="a", content="x")
 
 
-async def test_a_write_makes_no_more_folders_than_a_path_sensibly_has(desk: Desk) -> None:
+async def test_a_write_makes_no_more_folders_than_a_path_sensibly_has(desk: WorkspaceSession) -> None:
     deep = "/".join("d" * 2000)
     assert "at most 64 are made" in await desk.refusal("write", path=f"{deep}/x", content="x")
     assert not list(desk.root.iterdir())

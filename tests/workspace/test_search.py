@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backchannel.workspace import searching
-from tests.workspace.desk import Desk
+from tests.workspace.desk import WorkspaceSession
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, real
 
 
 @pytest.mark.usefixtures("either")
-async def test_matches_are_found_line_by_line_in_order(desk: Desk) -> None:
+async def test_matches_are_found_line_by_line_in_order(desk: WorkspaceSession) -> None:
     for name, text in {
         "b.py": "import os\r\nprint(os.name)\n",
         "a/deep/x.txt": "nothing\nimport: sys\n",
@@ -51,13 +51,13 @@ async def test_matches_are_found_line_by_line_in_order(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("either")
-async def test_a_pattern_that_is_none_is_told(desk: Desk) -> None:
+async def test_a_pattern_that_is_none_is_told(desk: WorkspaceSession) -> None:
     assert "pattern" in await desk.refusal("search", pattern="(")
     assert "pattern" in await desk.refusal("search", pattern="a\nb")
 
 
 @pytest.mark.usefixtures("either")
-async def test_what_may_not_be_read_is_left_out_and_the_rest_is_found(desk: Desk) -> None:
+async def test_what_may_not_be_read_is_left_out_and_the_rest_is_found(desk: WorkspaceSession) -> None:
     for name in ("a", "closed/b"):
         (desk.root / name).parent.mkdir(exist_ok=True)
         (desk.root / name).write_text("needle\n")
@@ -70,14 +70,14 @@ async def test_what_may_not_be_read_is_left_out_and_the_rest_is_found(desk: Desk
 
 
 @pytest.mark.usefixtures("either")
-async def test_a_name_with_a_line_break_cannot_pass_for_another(desk: Desk) -> None:
+async def test_a_name_with_a_line_break_cannot_pass_for_another(desk: WorkspaceSession) -> None:
     (desk.root / "a").write_text("needle\n")
     (desk.root / "x\na").write_text("needle in another\n")
     assert await desk("search", pattern="needle") == "a:1:needle"
 
 
 @pytest.mark.usefixtures("either")
-async def test_what_is_found_is_bounded(desk: Desk) -> None:
+async def test_what_is_found_is_bounded(desk: WorkspaceSession) -> None:
     for number in range(30):
         (desk.root / f"{number:02}").write_text("needle " + "x" * 100_000 + "\n" + "needle\n" * 200)
     found = await desk("search", pattern="needle")
@@ -86,7 +86,7 @@ async def test_what_is_found_is_bounded(desk: Desk) -> None:
 
 
 async def test_a_pattern_that_takes_for_ever_is_stopped_and_holds_nobody(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: WorkspaceSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(searching, "LIMIT_S", 1.0)

@@ -27,7 +27,7 @@ from backchannel.core.delivery.channels import (
 from backchannel.errors import Unavailable
 from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
 from tests.support.telegram import ANN, TOKEN, Fault, Hang, Telegram
 
@@ -211,7 +211,7 @@ async def test_a_test_says_how_the_posts_of_telegram_fare(tmp_path: Path) -> Non
     assert removed.endswith("; its webhook is not set: restart the gateway")
 
 
-async def _tested(at: Desk) -> str:
+async def _tested(at: ChannelDesk) -> str:
     told = at.gateway.channels["telegram"].test()
     assert told is not None
     return await told

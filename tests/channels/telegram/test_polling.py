@@ -19,7 +19,7 @@ from tests.support.telegram import ANN, BOB, EVE, TOKEN, Break, Fault, Telegram
 pytestmark = pytest.mark.anyio
 
 
-class Desk:
+class UpdateTaker:
     """Takes what a poller hands in, as it is told to."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def polling(telegram: Telegram, desk: Desk) -> AsyncIterator[asyncio.Task[None]]:
+async def polling(telegram: Telegram, desk: UpdateTaker) -> AsyncIterator[asyncio.Task[None]]:
     from backchannel.channels.telegram.polling import Poller
     from backchannel.channels.telegram.wire import TelegramConnections, Wire
 
@@ -74,7 +74,7 @@ async def polling(telegram: Telegram, desk: Desk) -> AsyncIterator[asyncio.Task[
 
 
 async def test_messages_of_a_chat_come_in_order_and_are_acknowledged() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     async with Telegram() as telegram, polling(telegram, desk):
         for number in range(250):
             telegram.say(f"{number}")
@@ -84,7 +84,7 @@ async def test_messages_of_a_chat_come_in_order_and_are_acknowledged() -> None:
 
 
 async def test_a_chat_that_takes_its_time_holds_up_no_other_and_is_not_acknowledged() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     desk.gates[ANN] = asyncio.Event()
     async with Telegram() as telegram:
         telegram.say("slow", sender=ANN)
@@ -102,7 +102,7 @@ async def test_a_chat_that_takes_its_time_holds_up_no_other_and_is_not_acknowled
 
 
 async def test_updates_that_come_out_of_order_are_taken_and_acknowledged_by_their_numbers() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     desk.gates[ANN] = asyncio.Event()
     async with Telegram() as telegram:
         telegram.say("first", sender=ANN)
@@ -120,7 +120,7 @@ async def test_updates_that_come_out_of_order_are_taken_and_acknowledged_by_thei
 
 
 async def test_what_is_not_acknowledged_comes_again_after_a_restart() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     desk.gates[ANN] = asyncio.Event()
     async with Telegram() as telegram:
         telegram.say("one")
@@ -135,7 +135,7 @@ async def test_what_is_not_acknowledged_comes_again_after_a_restart() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("the disk is full"), ChannelSilent("the file did not come")])
 async def test_what_cannot_be_taken_now_is_tried_again_and_what_never_can_is_left_out(error: Exception) -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     desk.errors = [error, error]
     async with Telegram() as telegram, polling(telegram, desk):
         telegram.say("one")
@@ -151,7 +151,7 @@ async def test_what_cannot_be_taken_now_is_tried_again_and_what_never_can_is_lef
 
 
 async def test_a_fault_of_ours_is_tried_a_few_times_and_then_left_out_while_the_bot_goes_on() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     desk.errors = [ZeroDivisionError("a bug")] * 6
     async with Telegram() as telegram, polling(telegram, desk) as running:
         with capture_logs() as logs:
@@ -166,7 +166,7 @@ async def test_a_fault_of_ours_is_tried_a_few_times_and_then_left_out_while_the_
 
 
 async def test_a_fault_of_ours_that_passes_loses_nothing() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     desk.errors = [ZeroDivisionError("a bug")] * 5
     async with Telegram() as telegram, polling(telegram, desk):
         telegram.say("one")
@@ -176,7 +176,7 @@ async def test_a_fault_of_ours_that_passes_loses_nothing() -> None:
 
 
 async def test_updates_that_nobody_understands_are_acknowledged() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     async with Telegram() as telegram, polling(telegram, desk):
         telegram.update(message={"message_id": "not a number"})
         telegram.say("after it")
@@ -185,7 +185,7 @@ async def test_updates_that_nobody_understands_are_acknowledged() -> None:
 
 
 async def test_one_broken_question_is_asked_again_and_two_in_a_row_are_an_error() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     async with Telegram() as telegram:
         telegram.then("getUpdates", Break(takes=False), Fault(502, body="<html>Bad Gateway</html>"))
         async with polling(telegram, desk) as running:
@@ -199,7 +199,7 @@ async def test_one_broken_question_is_asked_again_and_two_in_a_row_are_an_error(
 
 
 async def test_a_webhook_that_was_set_elsewhere_is_removed() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     async with Telegram() as telegram:
         telegram.webhook = {"url": "https://elsewhere"}
         async with polling(telegram, desk):
@@ -209,7 +209,7 @@ async def test_a_webhook_that_was_set_elsewhere_is_removed() -> None:
 
 
 async def test_a_wish_to_be_asked_later_is_obeyed() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     async with Telegram() as telegram:
         telegram.then("getUpdates", Fault(429, "Too Many Requests: retry after 17", retry_after=17))
         async with polling(telegram, desk):
@@ -219,7 +219,7 @@ async def test_a_wish_to_be_asked_later_is_obeyed() -> None:
 
 
 async def test_numbers_that_begin_anew_after_a_quiet_week_are_taken() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     async with Telegram() as telegram, polling(telegram, desk):
         telegram.say("before")
         await desk.until(ANN, 1)
@@ -232,7 +232,7 @@ async def test_numbers_that_begin_anew_after_a_quiet_week_are_taken() -> None:
 
 
 async def test_updates_without_a_number_are_left_out_and_the_others_go_on() -> None:
-    desk = Desk()
+    desk = UpdateTaker()
     async with Telegram() as telegram:
         malformed: list[Any] = [{"update_id": "7", "message": {}}, {"message": {}}, {"update_id": None}, 5, None, []]
         telegram.malformed = malformed

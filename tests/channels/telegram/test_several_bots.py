@@ -17,7 +17,7 @@ from backchannel.core.delivery.delivery import Post
 from backchannel.core.messages import Role
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Address
-from tests.channels.desk import Desk, desk
+from tests.channels.desk import ChannelDesk, desk
 from tests.support.gateways import transcript_of
 from tests.support.platform import Moment
 from tests.support.resting import at_rest
@@ -35,7 +35,7 @@ SECRETS = {"default": "a-secret-of-the-tests_1234", "work": "a-secret-of-the-tes
 class TwoBots:
     """A gateway with two bots, and what Telegram posts to each of them."""
 
-    at: Desk
+    at: ChannelDesk
     telegram: Telegram
 
     async def hear(self, update: dict[str, Any], *bots: str) -> None:
