@@ -18,6 +18,7 @@ from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
 from backchannel.storage.databases import database_at, move_state
 from backchannel.storage.postgres.server import MOVE_TABLE, VERSION_TABLE
+from backchannel.storage.tables import TABLES
 from tests.storage.support import MAIN, Host, accept, answer, begin, converse, device, digest_of, note, texts
 from tests.support.postgres import new_database
 
@@ -59,14 +60,7 @@ def rows_of(connection: Any, table: str, columns: str) -> list[tuple[Any, ...]]:
 def check_same(host: Host, url: str) -> None:
     """Compare every row of every table."""
     with closing(sqlite3.connect(host.database)) as here, closing(psycopg.connect(url)) as there:
-        tables = [
-            name
-            for (name,) in here.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-            )
-        ]
-        assert {"sessions", "messages", "runs", "inbox", "processes", "device_tokens"} <= set(tables)
-        for table in tables:
+        for table in [table.name for table in TABLES if table.only is None]:
             columns = ", ".join(row[1] for row in here.execute(f"PRAGMA table_info({table})"))
             expected = [
                 tuple(value.replace("\0", "␀") if isinstance(value, str) else value for value in row)

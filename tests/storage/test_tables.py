@@ -44,6 +44,25 @@ async def test_the_tables_of_a_new_database_are_those_of_the_list_with_the_same_
     assert columns_of(host) == listed
 
 
+@pytest.mark.both_databases
+@pytest.mark.anyio
+async def test_the_keys_of_the_list_are_the_primary_keys_of_the_database(host: Host) -> None:
+    if is_postgres():
+        found = host.rows(
+            "SELECT c.relname, a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+            "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey) "
+            "WHERE i.indisprimary AND c.relnamespace = current_schema()::regnamespace "
+            "ORDER BY c.relname, array_position(i.indkey::int2[], a.attnum)"
+        )
+    else:
+        found = host.rows(
+            "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c "
+            "WHERE c.pk > 0 ORDER BY m.name, c.pk"
+        )
+    keys = {name: tuple(column for table, column in found if table == name) for name, _ in found}
+    assert keys == {table.name: table.key for table in TABLES if table.name in columns_of(host) and table.key}
+
+
 def test_no_table_is_without_an_end() -> None:
     for table in TABLES:
         keep = table.keep

@@ -26,10 +26,9 @@ from backchannel.gateway.app import Gateway
 from backchannel.storage.driver import Faults, ProcessKilled
 from tests.support.gateways import MAIN, Equip, Heard, Power, ended, running, transcript_of
 from tests.support.resting import at_rest
-from tests.support.talks import TABLES, Actor, Line, Talk
+from tests.support.talks import Actor, Line, Talk
 
 PATIENCE_S = 20
-EVERY_TABLE = (*TABLES, "spawns", "barriers", "timers")
 
 
 def config(*others: str, **subagents: Any) -> dict[str, Any]:
@@ -116,9 +115,6 @@ class Family(Talk):
     async def until(self, sql: str, *values: Any) -> None:
         """Wait until a query finds something."""
         await self.heard.until(lambda: bool(self.rows(sql, *values)))
-
-    def counts(self) -> dict[str, int]:
-        return {table: self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in EVERY_TABLE}
 
     def spawns(self) -> list[Spawn]:
         return [read_spawn(body) for (body,) in self.rows("SELECT body FROM spawns ORDER BY created_at, rowid")]

@@ -378,7 +378,7 @@ SCHEMA_VERSION = Table(
     "backchannel_schema",
     NoStruct,
     "version oldest",
-    key="version",
+    key="",
     of="all",
     keep=Keep(why="the one row says which version the schema is"),
     only="postgres",

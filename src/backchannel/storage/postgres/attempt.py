@@ -21,15 +21,11 @@ from backchannel.storage.postgres.connection import PostgresTx, translated
 from backchannel.storage.postgres.locks import Locks
 from backchannel.storage.postgres.marks import NEXT_MARK, CommitMark
 from backchannel.storage.postgres.server import Writer
+from backchannel.storage.tables import TABLES
 from backchannel.storage.tx import Row, UnitContext, required
 
-OWN_TABLES = frozenset(
-    ("sessions", "session_ids", "messages", "runs", "tool_calls", "run_events", "inbox", "idempotency", "timers")
-) | {"growing", "media"}
-"""Where a unit about one session may write: rows there are a session's own, or are given out once by their key.
-
-By what is in the last two nothing is decided.
-"""
+OWN_TABLES = frozenset(table.name for table in TABLES if table.of != "all")
+"""The tables that a unit may write under the lock of one session."""
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _STATE = (

@@ -16,6 +16,7 @@ import psycopg
 
 from backchannel.errors import DatabaseUnusable
 from backchannel.storage.postgres.connection import Connection
+from backchannel.storage.tables import WRITE_LOCKS
 
 _WRITES = "hashtextextended('backchannel writes ' || current_schema(), 0)"
 _SCHEMA = "hashtextextended('backchannel ' || current_schema(), 0)"
@@ -34,15 +35,15 @@ _HOLDER = (
 LET_IN_S = 1.0
 """How long it may take until whoever has brought the schema up to date, or has just ended, lets the others in."""
 _PAUSE_S = 0.05
-LOCKS_TABLE = "write_locks"
+_ROWS = WRITE_LOCKS.name
 SESSION_LOCKS = 256
-_HAS_ROWS = f"SELECT EXISTS (SELECT 1 FROM {LOCKS_TABLE})"
+_HAS_ROWS = f"SELECT EXISTS (SELECT 1 FROM {_ROWS})"
 _ARE_OTHERS = (
     "SELECT EXISTS (SELECT 1 FROM processes WHERE ended_at IS NULL "
     "AND lease_until > (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 )
-_MAKE_ROWS = f"INSERT INTO {LOCKS_TABLE} SELECT generate_series(0, {SESSION_LOCKS}) ON CONFLICT DO NOTHING"
-_ROW = f"SELECT number FROM {LOCKS_TABLE} WHERE number"
+_MAKE_ROWS = f"INSERT INTO {_ROWS} SELECT generate_series(0, {SESSION_LOCKS}) ON CONFLICT DO NOTHING"
+_ROW = f"SELECT number FROM {_ROWS} WHERE number"
 
 Statement = tuple[str, tuple[Any, ...]]
 

@@ -1,12 +1,10 @@
-"""Moving a state into PostgreSQL: table by table, in parts, and again from where it broke off.
+"""The move of a state into PostgreSQL, table by table, in parts.
 
-Each part is one transaction that has its rows and how far its table is. So a move that was broken off, wherever, goes
-on with the next part, and no row is there twice. While it is under way a table of its own is there, by which a gateway
-sees that not all of the state is: it does not start. In the end the rows of both sides are counted, and only when they
-are as many does that table go.
+Each part is one transaction: its rows, and how far its table is. A move that broke off continues with the next part,
+and no row is copied twice. While a move is under way, the database has a table that says so, and no gateway starts on
+it. At the end the rows of both sides are counted. If the counts agree, that table is dropped.
 
-What a break has left is of use only while the source stays as it was: if a gateway has run on it since, the move begins
-anew.
+A broken move continues only if the source is unchanged. If a gateway has run on the source since, the move starts over.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from socket import gethostname
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import psycopg
@@ -25,53 +23,26 @@ from backchannel.core.stored import StoredForm
 from backchannel.errors import DatabaseUnusable
 from backchannel.storage.driver import Database
 from backchannel.storage.postgres.connection import Connection
-from backchannel.storage.postgres.locks import LOCKS_TABLE
-from backchannel.storage.postgres.marks import MARKS_TABLE
-from backchannel.storage.postgres.server import MOVE_ORIGIN, MOVE_TABLE, VERSION_TABLE, Server
-from backchannel.storage.tx import Row, Tx, required
+from backchannel.storage.postgres.server import MOVE_ORIGIN, MOVE_TABLE, Server
+from backchannel.storage.tables import TABLES, Table
+from backchannel.storage.tx import Row, Tx, marks, required
 
 FIRST_PART, MOST_ROWS = 16, 2000
 SMALL_PART, LARGE_PART = 1024 * 1024, 8 * 1024 * 1024
-"""How much text makes the next part larger, or smaller: one message may have megabytes."""
+"""Sizes in bytes: after a smaller part the next has more rows, after a larger one fewer."""
 
 OnRows = Callable[[str, int], None]
-"""Told the name of a table and how many more of its rows are on the other side."""
+"""Called with the name of a table and how many more of its rows are copied."""
 
-_KEYS = (
-    "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
-    "WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY array_position(i.indkey::int2[], a.attnum)"
-)
-_COLUMNS = (
-    "SELECT column_name, is_identity FROM information_schema.columns "
-    "WHERE table_schema = current_schema() AND table_name = %s ORDER BY ordinal_position"
-)
-_ONLY_HERE = (VERSION_TABLE, MOVE_TABLE, MARKS_TABLE, LOCKS_TABLE, "growing", "wakeups", "media")
-"""Tables that a database has which several gateways share."""
-_TABLES = (
-    "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "
-    f"AND table_type = 'BASE TABLE' AND table_name NOT IN {_ONLY_HERE} ORDER BY 1"
-)
+MOVED = [table for table in TABLES if table.only is None]
+"""The tables that every database has."""
 _STORED_PLACE: StoredForm[list[Any] | None] = StoredForm(list[Any] | None)
 _SOURCE = ""
-"""The name in the table of the move under which the state of the source is kept."""
-
-
-class MovedTable(NamedTuple):
-    """A table that is copied: its columns, its key, and those that the database counts itself."""
-
-    name: str
-    columns: list[str]
-    keys: list[str]
-    counters: list[str]
-
-    @property
-    def origin(self) -> str:
-        """Name what its rows are read from: the order of messages is a view where the table has no such column."""
-        return "messages JOIN message_order USING (session_id, seq)" if self.name == "messages" else self.name
+"""The name in the table of the move for the state of the source."""
 
 
 class StateMove:
-    """Copies everything of one database into another."""
+    """Copies a state from another database into PostgreSQL."""
 
     def __init__(self, source: Database, server: Server, on_rows: OnRows) -> None:
         self._source = source
@@ -95,20 +66,19 @@ class StateMove:
     def _fill(self, target: Connection) -> dict[str, int]:
         with self._source.open_reader() as reader, reader.snapshot() as tx:
             self._begin(target, _state_of(tx))
-            tables = moved_tables(target)
-            for table in tables:
+            for table in MOVED:
                 self._copy(tx, target, table)
-            counts = {table.name: self._compared(tx, target, table) for table in tables}
+            counts = {table.name: self._compared(tx, target, table) for table in MOVED}
             with target.transaction():
-                for table in tables:
+                for table in MOVED:
                     _set_counters(target, table)
                 target.execute(f"DROP TABLE {MOVE_TABLE}")
-            for table in tables:  # so that the first lists are planned by what is there
+            for table in MOVED:  # so that the planner knows the sizes from the first query on
                 target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(table.name)))
             return counts
 
     def _begin(self, target: Connection, state: str) -> None:
-        """Make the tables, or find out what an earlier move has left; nothing of another state stays."""
+        """Create the tables, or keep what an earlier move of the same state has copied."""
         is_left = self._server.is_being_filled(target)
         if self._server.version(target) and not is_left:
             raise DatabaseUnusable(f"{self._server.name} has a state of its own already: name an empty database")
@@ -120,26 +90,26 @@ class StateMove:
             )
             kept = target.execute(f"SELECT last FROM {MOVE_TABLE} WHERE name = %s", (_SOURCE,)).fetchone()
             if kept != (state,):
-                for (name,) in [*target.execute(_TABLES).fetchall(), (MOVE_TABLE,)]:
+                for name in [*(table.name for table in MOVED), MOVE_TABLE]:
                     target.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(name)))
                 _note(target, _SOURCE, state, is_done=True)
                 _note(target, MOVE_ORIGIN, f"{gethostname()} {Path(self._source.name).parent}", is_done=True)
 
-    def _copy(self, tx: Tx, target: Connection, table: MovedTable) -> None:
+    def _copy(self, tx: Tx, target: Connection, table: Table[Any]) -> None:
         row = target.execute(f"SELECT last, is_done FROM {MOVE_TABLE} WHERE name = %s", (table.name,)).fetchone()
         last = None if row is None else _STORED_PLACE.read(row[0])
         (there,) = required(target.execute(_count(table.name)).fetchone())
         if there:
             self._on_rows(table.name, there)
         if row is None or not row[1]:
-            for rows in parts_of(tx, table, table.origin, last):
+            for rows in parts_of(tx, table, _origin(table), last):
                 self._take_part(target, table, rows)
             with target.transaction():
                 _note(target, table.name, "null", is_done=True)
 
-    def _take_part(self, target: Connection, table: MovedTable, rows: Sequence[Row]) -> None:
+    def _take_part(self, target: Connection, table: Table[Any], rows: Sequence[Row]) -> None:
         with target.transaction():
-            names = sql.SQL(", ").join(map(sql.Identifier, table.columns))
+            names = sql.SQL(", ").join(map(sql.Identifier, moved_columns(table)))
             statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), names)
             with target.cursor().copy(statement) as copy:
                 for row in rows:
@@ -148,7 +118,7 @@ class StateMove:
             _note(target, table.name, _STORED_PLACE.write(last), is_done=False)
         self._on_rows(table.name, len(rows))
 
-    def _compared(self, tx: Tx, target: Connection, table: MovedTable) -> int:
+    def _compared(self, tx: Tx, target: Connection, table: Table[Any]) -> int:
         (here,) = required(tx.one(f"SELECT count(*) FROM {table.name}"))
         (there,) = required(target.execute(_count(table.name)).fetchone())
         if here != there:
@@ -160,30 +130,27 @@ class StateMove:
 
 
 def _state_of(tx: Tx) -> str:
-    """Tell one state of the source from another: every gateway that works on it leaves its mark there."""
+    """Identify the state of the source: each gateway that works on it changes its row of `processes`."""
     row = required(tx.one("SELECT count(*), max(number), max(ended_at), max(alive_at) FROM processes"))
     return msgspec.json.encode(row).decode()
 
 
-def moved_tables(connection: Connection) -> list[MovedTable]:
-    """Read which tables of a PostgreSQL database are copied."""
-    return [_table(connection, name) for (name,) in connection.execute(_TABLES).fetchall()]
+def moved_columns(table: Table[Any]) -> list[str]:
+    """List the columns that are copied, as PostgreSQL has them."""
+    return [*table.columns, *filter(None, [table.numbered])]
 
 
-def _table(target: Connection, name: str) -> MovedTable:
-    columns = target.execute(_COLUMNS, (name,)).fetchall()
-    keys = [key for (key,) in target.execute(_KEYS, (name,)).fetchall()]
-    return MovedTable(
-        name, [column for column, _ in columns], keys, [column for column, own in columns if own == "YES"]
-    )
+def _origin(table: Table[Any]) -> str:
+    """Name what the rows are read from: SQLite has the numbers of its rows in a view."""
+    return "messages JOIN message_order USING (session_id, seq)" if table.numbered else table.name
 
 
-def parts_of(tx: Tx, table: MovedTable, origin: str, last: list[Any] | None = None) -> Iterator[list[Row]]:
-    """Read the rows of a table in the order of its key, from behind a place on, a part at a time."""
-    names, keys = ", ".join(table.columns), ", ".join(table.keys)
+def parts_of(tx: Tx, table: Table[Any], origin: str, last: list[Any] | None = None) -> Iterator[list[Row]]:
+    """Read the rows of a table after the key `last`, in the order of the key, a part at a time."""
+    names, keys = ", ".join(moved_columns(table)), ", ".join(table.key)
     count = FIRST_PART
     while True:
-        where = f" WHERE ({keys}) > ({', '.join('?' for _ in table.keys)})" if last else ""
+        where = f" WHERE ({keys}) > ({marks(table.key)})" if last else ""
         rows = tx.all(f"SELECT {names} FROM {origin}{where} ORDER BY {keys} LIMIT ?", *(last or ()), count)
         if rows:
             yield rows
@@ -197,8 +164,8 @@ def parts_of(tx: Tx, table: MovedTable, origin: str, last: list[Any] | None = No
             count = max(1, count // 2)
 
 
-def _key_of(table: MovedTable, row: Row) -> list[Any]:
-    return [row[table.columns.index(key)] for key in table.keys]
+def _key_of(table: Table[Any], row: Row) -> list[Any]:
+    return [row[table.columns.index(key)] for key in table.key]
 
 
 def _storable(value: Any) -> Any:
@@ -217,9 +184,9 @@ def _count(name: str) -> sql.Composed:
     return sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(name))
 
 
-def _set_counters(target: Connection, table: MovedTable) -> None:
-    """Let the counters go on behind the rows that were copied."""
-    for column in table.counters:
+def _set_counters(target: Connection, table: Table[Any]) -> None:
+    """Set the counters to continue after the copied rows."""
+    for column in filter(None, (table.counts, table.numbered)):
         target.execute(
             sql.SQL("SELECT setval(pg_get_serial_sequence(%s, %s), max({})) FROM {}").format(
                 sql.Identifier(column), sql.Identifier(table.name)

@@ -1,8 +1,8 @@
-"""Moving a state from PostgreSQL back into a SQLite file.
+"""The move of a state from PostgreSQL back into a SQLite file.
 
-The file is written beside its place, and takes it when everything is there and counted. So a move that was broken off
-leaves nothing that a gateway would start on, and the next one begins anew. Pictures, which gateways on one database
-share in a table, become files of the media folder again.
+The file is written under another name, and renamed when all rows are copied and counted. So a move that broke off
+leaves nothing that a gateway would start on; the next one starts over. Pictures are rows in PostgreSQL and become
+files of the media folder again.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
 from backchannel.errors import DatabaseUnusable, StateFolderInUse
 from backchannel.storage.files.media import MediaFolder, load_parts
 from backchannel.storage.postgres.database import PostgresDatabase
-from backchannel.storage.postgres.move import MovedTable, OnRows, moved_tables, parts_of
+from backchannel.storage.postgres.move import MOVED, OnRows, moved_columns, parts_of
 from backchannel.storage.sqlite.driver import connect
 from backchannel.storage.sqlite.file import SqliteDatabase
-from backchannel.storage.tx import Tx, required
+from backchannel.storage.tables import Table
+from backchannel.storage.tx import Tx, marks, required
 
 ENDING = ".moving"
-"""What the file is called until it is whole, behind its name."""
+"""The end of the file's name until the file is complete."""
 _AT_WORK = (
     "SELECT name, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM processes "
     "WHERE ended_at IS NULL ORDER BY 2 DESC LIMIT 1"
@@ -31,7 +33,7 @@ _AT_WORK = (
 
 
 class StateReturn:
-    """Copies everything of a PostgreSQL database into a file that is not there yet."""
+    """Copies a state from PostgreSQL into a new file."""
 
     def __init__(self, source: PostgresDatabase, target: SqliteDatabase, media: Path, on_rows: OnRows) -> None:
         self._source = source
@@ -67,21 +69,17 @@ class StateReturn:
             part.path.with_name(part.path.name + ending).unlink(missing_ok=True)
         part.prepare()
         with self._source.open_reader() as reader, reader.snapshot() as tx:
-            with closing(self._source.server.connect(readonly=True)) as described:
-                tables = moved_tables(described)
             with closing(connect(part.path)) as target:
-                counts = {table.name: self._copy(tx, target, table) for table in tables}
+                counts = {table.name: self._copy(tx, target, table) for table in MOVED}
                 target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._keep_pictures(tx)
         _sync(part.path)
         return counts
 
-    def _copy(self, tx: Tx, target: sqlite3.Connection, table: MovedTable) -> int:
+    def _copy(self, tx: Tx, target: sqlite3.Connection, table: Table[Any]) -> int:
         """Copy a table in one transaction, and count it on both sides."""
-        # A message's place in the order of all is a column there, and the number of its row here.
-        is_numbered = table.name == "messages"
-        names = ["rowid" if is_numbered and name == "position" else name for name in table.columns]
-        insert = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
+        names = ["rowid" if name == table.numbered else name for name in moved_columns(table)]
+        insert = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks(names)})"
         target.execute("BEGIN")
         for rows in parts_of(tx, table, table.name):
             target.executemany(insert, rows)
@@ -101,7 +99,7 @@ class StateReturn:
 
 
 def _refuse_at_work(held: psycopg.Connection[tuple[object, ...]]) -> None:
-    """Refuse while a gateway has a lease: where the database has no lock to have alone, that is all that tells."""
+    """Refuse while a gateway has a lease: not every database has an exclusive lock to ask for."""
     name, left_ms = held.execute(_AT_WORK).fetchone() or ("", None)
     if isinstance(left_ms, int) and left_ms > 0:
         raise StateFolderInUse(
