@@ -6,7 +6,7 @@ LOG    := $(VENV)/install.log
 STATE  ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up needs test test-postgres interop soak soak-cluster check format reference bench shots clean
+.PHONY: help up needs test quick test-postgres interop soak soak-cluster check format reference bench shots clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,6 +67,13 @@ MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt
 # A third of the time of a test is waiting for a process or a socket: three at once keep two cores busy.
 test: $(VENV)/.ready needs ## Run the tests
 	$(if $(MEMORY),TMPDIR=$(MEMORY) )$(BIN)/pytest -n 3 --dist worksteal
+
+# Values, rules, the store on SQLite and the WebSocket door.
+QUICK := tests/test_architecture.py tests/core tests/config tests/tools tests/storage \
+         $(addprefix tests/gateway/test_,access.py chat.py frames.py handshake.py reference.py runs.py sessions.py)
+
+quick: $(VENV)/.ready ## Run the tests that answer in two minutes
+	$(if $(MEMORY),TMPDIR=$(MEMORY) )$(BIN)/pytest -n 3 --dist worksteal --database=sqlite -m 'not interop and not postgres' $(QUICK)
 
 test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on PostgreSQL; some of them are in `test` too
 	$(BIN)/pytest -n 3 --dist worksteal --timeout 180 --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py

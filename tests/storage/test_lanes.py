@@ -28,7 +28,7 @@ from tests.storage.support import Host, accept, converse, texts
 from tests.support.cut import CutLine
 from tests.support.postgres import Cluster, new_database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 PATIENCE_S = 10.0
 
 

@@ -22,7 +22,7 @@ from backchannel.storage.tables import TABLES
 from tests.storage.support import MAIN, Host, accept, answer, begin, converse, device, digest_of, note, texts
 from tests.support.postgres import new_database
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only, pytest.mark.postgres]
 ROOT = Path(__file__).parents[2]
 OTHER = SessionKey.of("main", "project")
 

@@ -25,7 +25,7 @@ from tests.storage.test_standing import locking, row_of
 from tests.support.postgres import Cluster, command_of, new_database
 from tests.support.privileges import NOBODY
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 
 PATIENCE_S = 20.0
 _CONFIG = """

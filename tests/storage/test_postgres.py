@@ -29,7 +29,7 @@ from tests.support.cut import CutLine
 from tests.support.logs import captured_logs
 from tests.support.postgres import Cluster, new_database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 
 
 @pytest.fixture(scope="module")

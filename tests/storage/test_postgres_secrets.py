@@ -16,7 +16,7 @@ from tests.storage.support import MAIN, Host, note, texts
 from tests.support.postgres import Cluster, new_database
 from tests.support.tls import TlsFront, make_certificate
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 
 USER, PASSWORD, WRONG = "keeper", "hush/hush", "hush-wrong"
 

@@ -22,7 +22,7 @@ from tests.storage.test_lanes import Held, keys_of_lanes
 from tests.support.logs import captured_logs
 from tests.support.postgres import Cluster, move_to_small, new_database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 
 PATIENCE_S = 20.0
 

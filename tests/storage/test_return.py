@@ -19,7 +19,7 @@ from tests.storage.support import MAIN, Host, answer, begin, converse, texts
 from tests.storage.test_move import check_same, move, source, target  # noqa: F401 - fixtures
 from tests.support.postgres import new_database, programs
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.anyio, pytest.mark.sqlite_only, pytest.mark.postgres]
 THIRD = SessionKey.of("main", "third")
 PICTURE = b"\x89PNG and what follows" * 50_000
 

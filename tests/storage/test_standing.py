@@ -21,7 +21,7 @@ from tests.storage.support import Host, accept, answer, begin, converse, texts
 from tests.storage.test_lanes import Held
 from tests.support.postgres import Cluster, new_database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 
 PATIENCE_S = 20.0
 LEASE_MS = 15_000
