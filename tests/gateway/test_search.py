@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.messages import Message, Role, TextBlock, ToolCallBlock
-from backchannel.storage.views import searching
+from backchannel.storage import full_text
 from tests.tools.door import doors
 from tests.tools.shelf import Shelf
 
@@ -58,7 +58,7 @@ async def test_a_text_is_found_in_whatever_case_newest_first_with_what_stands_ar
 async def test_a_long_transcript_is_searched_part_by_part_and_every_match_is_found_once(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "_MOST_LOOKED_AT", 40)
+    monkeypatch.setattr(full_text, "_MOST_ROWS", 40)
     words = [said(f"m{n}", "a needle" if n % 25 == 0 else "hay") for n in range(200)]
     shelf.session(KEY, *words)
     async with doors(shelf, {}) as at:
@@ -116,7 +116,7 @@ async def test_the_sessions_in_which_a_text_was_said_are_found_the_newest_first(
 async def test_of_many_sessions_a_bounded_part_is_searched_and_that_is_said(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "_MOST_LOOKED_AT", 3)
+    monkeypatch.setattr(full_text, "_MOST_ROWS", 3)
     for n in range(4):
         shelf.session(f"agent:main:s{n}", said(f"m{n}", "a needle"), said(f"h{n}", "hay"), at=n)
     async with doors(shelf, {}) as at:

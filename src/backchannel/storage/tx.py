@@ -7,7 +7,7 @@ is in `driver.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
 from backchannel.core.policy.send_policy import SendDecision
 from backchannel.storage.events import UnitEvent
+from backchannel.storage.full_text import SearchEffort
 from backchannel.storage.tables import Table
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -125,6 +126,15 @@ class Tx(Protocol):
 
     def insert_one(self, table: Table[Any], then: str, /, **values: Any) -> Row | None:
         """Insert a row, and read what `then` says with RETURNING; None if nothing was inserted."""
+        ...
+
+    def search(
+        self, table: Table[Any], text: str, owner: str, below: int, effort: SearchEffort
+    ) -> Iterator[tuple[int, str]]:
+        """Find the rows of an owner that may contain a text, in any case, from the place `below` backwards.
+
+        Gives the place and the searched column of each, until `effort` is spent.
+        """
         ...
 
     def tell(self, fact: Fact) -> None:

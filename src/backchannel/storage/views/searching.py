@@ -1,4 +1,4 @@
-"""Searching transcripts: each from its end backwards, and a bounded part of them in each call."""
+"""Search in transcripts: each from its end backwards, a bounded part in each call."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import msgspec
 from backchannel.core.excerpts import reading_text
 from backchannel.core.messages import Message, Role, decode_message
 from backchannel.core.text import excerpt_around
-from backchannel.storage.tx import Tx
+from backchannel.storage.full_text import SearchEffort
+from backchannel.storage.tables import MESSAGES
+from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import messages
 
-_MOST_LOOKED_AT = 5000
-_MOST_BYTES = 8 * 1024 * 1024
-_READ_AT_ONCE = 16
-_BEHIND_ALL = 1 << 62
+_AFTER_ALL = 1 << 62
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A message that has what was looked for, and its place."""
+    """A message that contains the text, and its place."""
 
     seq: int
     message: Message
@@ -27,54 +26,45 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Matches(msgspec.Struct, frozen=True):
-    """What was found, newest first; `last` is the message to go on before, if there is more to look at."""
+    """Matches, newest first; `last` is the message to continue before, if there is more to search."""
 
     found: list[Match]
     last: str | None
 
 
 class MatchesOfEach(msgspec.Struct, frozen=True):
-    """What was found in several transcripts, each with its session's id, and whether there may be more."""
+    """Matches in several transcripts, each with its session id, and whether there may be more."""
 
     found: list[tuple[str, Match]]
     is_cut: bool
 
 
-class _Effort:
-    """How much was looked at so far."""
-
-    def __init__(self) -> None:
-        self.messages = self.bytes = 0
-
-    def count(self, body: str) -> None:
-        self.messages, self.bytes = self.messages + 1, self.bytes + len(body)
-
-    @property
-    def is_enough(self) -> bool:
-        return self.messages >= _MOST_LOOKED_AT or self.bytes > _MOST_BYTES
-
-
 def search(tx: Tx, session_id: str, query: str, *, before: str | None, limit: int) -> Matches:
-    """Look for a text in whatever case, in the newest part of a transcript or in the part before a message.
+    """Search for a text, in any case, in a transcript or in the part before a message.
 
     Raises:
         NotFound: `before` is not in this transcript.
     """
-    high = _BEHIND_ALL if before is None else messages.seq_of(tx, session_id, before)
-    return _search(tx, session_id, query, high, limit, _Effort())
+    below = _AFTER_ALL if before is None else messages.seq_of(tx, session_id, before)
+    effort = SearchEffort()
+    found = _search(tx, session_id, query, below, limit, effort)
+    if effort.reached is None:
+        return Matches(found, None)
+    last = tx.one("SELECT id FROM messages WHERE session_id = ? AND seq = ?", session_id, effort.reached)
+    return Matches(found, str(required(last)[0]))
 
 
 def search_each(
     tx: Tx, session_ids: Sequence[str], query: str, *, roles: Collection[Role], limit: int
 ) -> MatchesOfEach:
-    """Look for a text in one transcript after the other, in messages of some roles; all together it is bounded."""
+    """Search transcripts one after the other, in messages of some roles; one bound holds for all together."""
     found: list[tuple[str, Match]] = []
-    effort = _Effort()
+    effort = SearchEffort()
     for session_id in session_ids:
-        matches = _search(tx, session_id, query, _BEHIND_ALL, limit - len(found), effort, roles)
-        found += [(session_id, match) for match in matches.found]
-        if len(found) == limit or effort.is_enough:
-            return MatchesOfEach(found, is_cut=matches.last is not None or session_id != session_ids[-1])
+        matches = _search(tx, session_id, query, _AFTER_ALL, limit - len(found), effort, roles)
+        found += [(session_id, match) for match in matches]
+        if len(found) == limit or effort.is_spent:
+            return MatchesOfEach(found, is_cut=effort.reached is not None or session_id != session_ids[-1])
     return MatchesOfEach(found, is_cut=False)
 
 
@@ -82,32 +72,17 @@ def _search(
     tx: Tx,
     session_id: str,
     query: str,
-    high: int,
+    below: int,
     limit: int,
-    effort: _Effort,
+    effort: SearchEffort,
     roles: Collection[Role] = tuple(Role),
-) -> Matches:
-    written = msgspec.json.encode(query)[1:-1].decode().lower()
+) -> list[Match]:
     found: list[Match] = []
-    while True:
-        rows = tx.all(
-            "SELECT seq, id, body FROM messages WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
-            session_id,
-            high,
-            _READ_AT_ONCE,
-        )
-        for high, message_id, body in rows:
-            effort.count(body)
-            if written in body.lower() and (match := _match(high, body, query)) and match.message.role in roles:
-                found.append(match)
-            if len(found) == limit or effort.is_enough:
-                return Matches(found, message_id if high > 0 else None)
-        if len(rows) < _READ_AT_ONCE:
-            return Matches(found, None)
-
-
-def _match(seq: int, body: str, query: str) -> Match | None:
-    """Look closer: the line has names and ids besides what was said."""
-    message = decode_message(body)
-    excerpt = excerpt_around(reading_text(message), query)
-    return None if excerpt is None else Match(seq, message, excerpt)
+    for seq, body in tx.search(MESSAGES, query, session_id, below, effort):
+        message = decode_message(body)
+        excerpt = excerpt_around(reading_text(message), query)  # the row has names and ids besides what was said
+        if excerpt is not None and message.role in roles:
+            found.append(Match(seq, message, excerpt))
+            if len(found) == limit:
+                break
+    return found
