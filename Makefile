@@ -101,8 +101,9 @@ format: $(VENV)/.ready ## Put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-reference: $(VENV)/.ready ## Write the pages of docs/reference that are made from the code
+reference: $(VENV)/.ready ## Write the pages of docs/reference and docs/internals that are made from the code
 	@$(BIN)/python docs/build/reference.py
+	@$(BIN)/python -m docs.build.internals
 
 clean: ## Remove what the recipes made; the state folder, with all conversations, stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,10 @@
-"""Counts what one run passes through: the functions and files of the package that are called for it.
+"""One run, followed through the package: how many functions it calls, and the page that tells its life.
 
 `python -m bench.walk` serves a gateway in this process, has one run to warm it up, and then counts the calls of an
 `agent` and an `agent.wait` over a real socket. Fewer files are fewer to read for whoever follows a run.
+
+`render_life` makes `docs/internals/life-of-a-message.md` of the same walk. `STAGES` says which calls are worth telling.
+A step that the walk does not pass, or passes in another order, is an error: so the page cannot go stale.
 """
 
 from __future__ import annotations
@@ -10,8 +13,11 @@ import asyncio
 import json
 import sys
 import tempfile
+import textwrap
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -22,9 +28,145 @@ from backchannel.gateway.server import ListeningServer, serve
 from bench.client import connected
 from bench.processes.models import FREE
 
+_INTRO = """# The life of a message
+
+Made by `make reference`. `bench.walk` serves a gateway, sends one `agent` request over a WebSocket, waits for its end
+with `agent.wait`, and records every call. Each step below is one of them, in the order of that recording. A step that
+is no longer called is an error. Paths are below `src/backchannel/`.
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStep:
+    """One call of the walk that is worth telling: `where` is `file:function`."""
+
+    where: str
+    says: str
+    is_beside: bool = False
+    """It goes on at the same time as the steps around it, so its place in the recording is not checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStage:
+    """Steps that belong together on the page."""
+
+    title: str
+    steps: tuple[LifeStep, ...]
+
+
+STAGES: tuple[LifeStage, ...] = (
+    LifeStage(
+        "The door: a frame becomes a request",
+        (
+            LifeStep(
+                "gateway/ws/transport.py:WebSocketProtocol.data_received",
+                "The transport takes bytes from the socket, within limits of size and time.",
+            ),
+            LifeStep(
+                "gateway/ws/websocket.py:WebSocketConnection._take",
+                "The connection reads one frame and starts a task for its request.",
+            ),
+            LifeStep(
+                "gateway/ws/connections.py:check_allowed",
+                "The scope of the token must include the scope of the method.",
+            ),
+            LifeStep(
+                "gateway/ws/connections.py:Method.read_params",
+                "The parameters become a struct; a wrong one is an error that names it.",
+            ),
+            LifeStep("gateway/methods/runs.py:agent", "The handler of the method makes a `RunRequest`."),
+            LifeStep(
+                "gateway/addressing.py:address_for_message",
+                "The session is found by its key, and its agent must exist. From here on the key is a `SessionKey`.",
+            ),
+        ),
+    ),
+    LifeStage(
+        "The first commit: the run is accepted and started",
+        (
+            LifeStep("runtime/runtime.py:Runtime.submit", "The runtime takes requests of every door."),
+            LifeStep(
+                "runtime/lanes.py:Lanes.submit",
+                "The lane takes a slot if one is free, and hands the request to the store.",
+            ),
+            LifeStep(
+                "storage/sqlite/driver.py:SqliteDriver._run_unit",
+                "The driver runs the unit in a savepoint of the transaction that all waiting units share.",
+            ),
+            LifeStep(
+                "storage/units/runs.py:accept",
+                "The unit looks for an earlier request with the same key, then finds or makes the session.",
+            ),
+            LifeStep(
+                "runtime/guard.py:SendGuard.check", "The send policy decides, inside the unit that writes the outcome."
+            ),
+            LifeStep(
+                "storage/units/runs.py:_enter",
+                "The lane is free, so the run starts at once: its message enters the transcript in this commit.",
+            ),
+            LifeStep(
+                "storage/sqlite/driver.py:SqliteDriver._committed",
+                "COMMIT has returned. Only now anybody is told.",
+            ),
+            LifeStep("runtime/runtime.py:Runtime._on_facts", "The facts of the commit go to those who act on them."),
+            LifeStep(
+                "gateway/events/subscriptions.py:Subscriptions.publish", "Clients that subscribed get their events."
+            ),
+            LifeStep("runtime/lanes.py:Lanes._begin", "The lane starts a task for the run."),
+            LifeStep(
+                "wire/frames.py:show_answer",
+                "The request is answered: the run is accepted, and this is its id.",
+                is_beside=True,
+            ),
+        ),
+    ),
+    LifeStage(
+        "The work: a model is asked",
+        (
+            LifeStep("runtime/runner.py:Runner.work", "The runner carries out one run, from its row to its end."),
+            LifeStep("runtime/runner.py:Runner._setup", "The runner finds the agent's model and tools."),
+            LifeStep("storage/units/messages.py:context", "One read gives the newest part of the transcript."),
+            LifeStep(
+                "core/requests.py:build_messages",
+                "A pure function makes the messages for the model, in an order that providers take.",
+            ),
+            LifeStep("runtime/runner.py:Runner._stream", "The model is asked, and its reply is read as it comes."),
+            LifeStep(
+                "runtime/runner.py:Runner._show", "Each piece is shown to whoever listens. Nothing is stored yet."
+            ),
+        ),
+    ),
+    LifeStage(
+        "The second commit: the reply is stored and the run ends",
+        (
+            LifeStep(
+                "storage/units/steps.py:commit_reply",
+                "The unit checks the fence, and writes the reply. Without tool calls it ends the run.",
+            ),
+            LifeStep("storage/units/runs.py:close", "The run gets its outcome, and its lane is free."),
+            LifeStep(
+                "storage/groups.py:UnitTx.happened",
+                "The end of the run is told to `storage/reactions.py`, in the same commit.",
+            ),
+            LifeStep(
+                "storage/units/deliveries.py:post_reply",
+                "A reply that goes to a chat gets its receipt here. This one does not.",
+            ),
+            LifeStep(
+                "runtime/lanes.py:Lanes._release", "After the commit, the lane takes its next run, if there is one."
+            ),
+            LifeStep(
+                "gateway/events/subscriptions.py:Subscriptions._chat_end",
+                "Clients get the `chat` event with the reply.",
+            ),
+        ),
+    ),
+)
+
 
 async def walk(state: Path) -> Counter[CodeType]:
-    """Serve a gateway, and count the calls of one run by function."""
+    """Serve a gateway, and count the calls of one run by function, in the order of their first call."""
     gateway = Gateway.open({"agents": {"defaults": {"model": FREE.ref}}, "gateway": {"port": 0}}, state=state)
     gateway.add_model(FREE)
     ready: asyncio.Future[tuple[ListeningServer, OperatorToken]] = asyncio.get_running_loop().create_future()
@@ -52,12 +194,52 @@ async def walk(state: Path) -> Counter[CodeType]:
     return calls
 
 
-def main() -> None:
+def count_calls() -> Counter[CodeType]:
+    """Walk through a gateway in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
-        calls = asyncio.run(walk(Path(folder)))
+        return asyncio.run(walk(Path(folder)))
+
+
+def render_life() -> str:
+    """Render the page that tells the life of a message.
+
+    Raises:
+        ValueError: the walk does not pass a step, or not in this order.
+    """
+    passed = [f"{_file_of(code)}:{code.co_qualname}" for code in count_calls()]
+    _check_order(passed)
+    numbers = iter(range(1, len(passed)))
+    return _INTRO + "\n".join(line for stage in STAGES for line in _stage_lines(stage, numbers))
+
+
+def _check_order(passed: list[str]) -> None:
+    steps = [step for stage in STAGES for step in stage.steps]
+    if missing := [step.where for step in steps if step.where not in passed]:
+        raise ValueError(f"one run does not pass {', '.join(missing)}: mend STAGES in bench/walk.py")
+    told = [step.where for step in steps if not step.is_beside]
+    if told != (right := sorted(told, key=passed.index)):
+        raise ValueError(f"one run passes the steps in another order, {', '.join(right)}: mend STAGES in bench/walk.py")
+
+
+def _stage_lines(stage: LifeStage, numbers: Iterator[int]) -> Iterator[str]:
+    yield f"## {stage.title}"
+    yield ""
+    for step in stage.steps:
+        number = next(numbers)
+        line = f"{number}. `{step.where}`{' (meanwhile)' if step.is_beside else ''}: {step.says}"
+        yield textwrap.fill(line, 120, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
+    yield ""
+
+
+def _file_of(code: CodeType) -> str:
+    return code.co_filename.partition("/src/backchannel/")[2]
+
+
+def main() -> None:
+    calls = count_calls()
     files = Counter[str]()
     for code, count in calls.items():
-        files[code.co_filename.partition("/src/backchannel/")[2]] += count
+        files[_file_of(code)] += count
     for name, count in files.most_common():
         print(f"{count:5} {name}")
     print(f"{len(calls)} functions in {len(files)} files, {calls.total()} calls")

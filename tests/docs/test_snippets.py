@@ -34,8 +34,7 @@ _PROGRAM = re.compile(r"^(?:\.venv/bin/)?backchannel (.+)$", re.MULTILINE)
 def test_every_snippet_says_what_it_is() -> None:
     known = ("python", "console", "json5", *SHOWN_ONLY)
     for snippet in snippets():
-        is_drawing = snippet.page.name == "internals.md"
-        assert is_drawing or snippet.language in known, f"{snippet}: a block of the language {snippet.language!r}"
+        assert snippet.language in known, f"{snippet}: a block of the language {snippet.language!r}"
 
 
 # Programs

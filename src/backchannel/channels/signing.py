@@ -1,4 +1,4 @@
-"""Signatures of posts: the HMAC of a body, made with a secret that both ends know."""
+"""Signatures of posts: the HMAC of a body, with a shared secret."""
 
 from __future__ import annotations
 

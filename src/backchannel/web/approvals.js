@@ -1,4 +1,4 @@
-/** Tool calls that wait for an owner's word, wherever one is on the page: first those of the session that is open. */
+/** Questions about tool calls, shown on every view: those of the open session first. */
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { gateway } from "./gateway.js";
 import { Icon } from "./icons.js";

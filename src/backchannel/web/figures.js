@@ -1,4 +1,4 @@
-/** What people read in rows: texts of others, figures, states and names. */
+/** Texts, figures, states and names in rows, as people read them. */
 import { html } from "./vendor/preact.js";
 import { useTicker } from "./live.js";
 import { href } from "./routes.js";

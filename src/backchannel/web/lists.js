@@ -1,4 +1,4 @@
-/** Many rows: a table, and a list of which only what is on the screen is made. */
+/** Long lists: a table, and a list that makes only the rows on the screen. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 
 /**

@@ -1,4 +1,4 @@
-/** Hooks: the connection, rows that follow what happens, the time, and values that all tabs share. */
+/** Hooks: the connection, live rows, the time, and values that all tabs share. */
 import { useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { gateway } from "./gateway.js";
 

@@ -1,4 +1,4 @@
-/** The frame of the page: navigation, login, the state of the connection; views are loaded when one goes there. */
+/** The frame of the page: navigation, login and the state of the connection. Views are loaded when one goes there. */
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
 import { Approvals } from "./approvals.js";
 import { gateway } from "./gateway.js";

@@ -1,6 +1,8 @@
 /**
- * Markdown of an agent, as nodes. What an agent writes is somebody else's text: HTML in it is shown as it was typed, only
- * links to http, https and mailto can be followed, and a picture is a link, since loading it would tell its host.
+ * Markdown of an agent, as nodes.
+ *
+ * An agent writes other people's text: HTML in it is shown as it was typed, and only links to http, https and mailto can be
+ * followed. A picture is a link, since loading it would tell its host.
  */
 import { Component, html } from "./vendor/preact.js";
 import { lexer } from "./vendor/marked.js";

@@ -1,6 +1,8 @@
 /**
- * What one has sent and the gateway has not confirmed. It is kept in the browser, per session, each message with its key: after
- * a lost connection, a reload, or in another view, it is sent again under the same key, and the gateway takes it once.
+ * Messages that were sent and are not confirmed yet.
+ *
+ * They are kept in the browser, per session, each with its key. After a lost connection, a reload, or in another view, a
+ * message is sent again under the same key, and the gateway takes it once.
  */
 import { gateway } from "./gateway.js";
 import { readStored, storedKeys, useStored, writeStored } from "./live.js";

@@ -1,4 +1,4 @@
-/** Where one is on the page: `#/view/arg?name=value`. Each part is encoded, since keys hold colons and slashes. */
+/** Places on the page: `#/view/arg?name=value`. Each part is encoded, since keys hold colons and slashes. */
 import { useEffect, useState } from "./vendor/preact.js";
 
 const HOME = "sessions";

@@ -1,5 +1,5 @@
 /**
- * The list of sessions as one tab has loaded it, newest activity first, page by page.
+ * The list of sessions in one tab, newest activity first, page by page.
  *
  * A change reads the first page again, and the next ones as long as all rows on them are news: whatever is below a row that
  * has not changed has not moved either. So keeping a list of thousands up to date costs one short page per change.

@@ -1,5 +1,5 @@
 /**
- * What a message of a transcript is to a person: who speaks, what is said, and what of it is machinery.
+ * Messages of a transcript as a person reads them: the speaker and the words.
  *
  * The transcript keeps the prompts of turns, announces and wakes, and control words, because models see them again. The
  * step in a message's provenance says what it is; only the gateway writes provenance.

@@ -1,9 +1,9 @@
 /**
- * A session's transcript as one tab sees it: the rows that are loaded, what waits, and what is being said right now.
+ * A session's transcript in one tab: loaded rows, waiting messages, and the streaming reply.
  *
  * Rows are the truth. A `session.message` event appends its row; everything else that might have been missed is read with
- * `chat.history {after}` from the last row that is known: after a reconnect, a gap, or a change of the session. What
- * streams is only shown until its row is there.
+ * `chat.history {after}` from the last row that is known: after a reconnect, a gap, or a change of the session. Streaming text
+ * is only shown until its row is there.
  */
 import { gateway } from "./gateway.js";
 import { textOf } from "./speech.js";

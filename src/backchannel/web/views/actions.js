@@ -1,6 +1,8 @@
 /**
- * Spawn, send and patch from the page, as the operator or as the session shown, and "why not?": the rules that refused, in
- * place. Each request has a key of its own under which the gateway takes it once: after a lost connection it is sent again.
+ * Spawn, send and patch from the page, and "why not?" when a rule refuses.
+ *
+ * The operator speaks, or the session shown. Each request has a key of its own, under which the gateway takes it once: after
+ * a lost connection it is sent again.
  */
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";

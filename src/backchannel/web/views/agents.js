@@ -1,4 +1,4 @@
-/** The agents: their models, what tools each has and why, and functions of programs that are awaited. */
+/** The agents: their models, their tools and why, and awaited functions of programs. */
 
 import { html, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

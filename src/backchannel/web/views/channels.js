@@ -1,4 +1,4 @@
-/** The channels: whether each works, since when, what went wrong last, what waits, and who asks to be let in. */
+/** The channels: their health, their last error, their queue, and strangers who ask. */
 
 import { html } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

@@ -1,4 +1,4 @@
-/** Where one writes to a session. A draft is kept at every keystroke, for all tabs. */
+/** The field in which one writes to a session. A draft is kept at every keystroke, for all tabs. */
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { useGateway, useStored } from "../live.js";

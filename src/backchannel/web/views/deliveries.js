@@ -1,4 +1,4 @@
-/** The outbox: what goes to chats, what did not arrive, and what to do about it. */
+/** The outbox: messages to chats, those that did not arrive, and what to do. */
 
 import { html, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

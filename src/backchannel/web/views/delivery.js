@@ -1,4 +1,4 @@
-/** One delivery: its text, what became of each part, and what a person can do about it. */
+/** One delivery: its text, the outcome of each part, and what a person can do. */
 
 import { html, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

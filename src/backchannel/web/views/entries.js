@@ -1,4 +1,4 @@
-/** The rows of a transcript as its view shows them: a tool's result with its call, in groups that stay the same. */
+/** The rows of a transcript in stable groups, each tool result with its call. */
 import { useMemo, useRef } from "../vendor/preact.js";
 import { audienceOf, readMessage } from "../speech.js";
 

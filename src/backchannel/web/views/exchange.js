@@ -1,4 +1,4 @@
-/** One exchange as a conversation in two columns: who asked on the left, who was asked on the right. */
+/** One exchange as two columns: the requester on the left, the target on the right. */
 
 import { html } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

@@ -1,4 +1,4 @@
-/** Exchanges: what one session asked another with `sessions_send`, and what came of it. */
+/** Exchanges: questions of one session to another by `sessions_send`, and their outcome. */
 
 import { html } from "../vendor/preact.js";
 import { go, href, useRoute } from "../routes.js";

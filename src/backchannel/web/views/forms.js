@@ -1,4 +1,4 @@
-/** Fields of forms: a label that says what is asked, a hint below it, and the choice of who speaks. */
+/** Fields of forms: a label, a hint below it, and the choice of who speaks. */
 
 import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
 import { sessionName } from "../parts.js";

@@ -1,4 +1,4 @@
-/** What `exchanges.map` tells, as boxes and lines that can be drawn: few enough to be seen at once. */
+/** The answer of `exchanges.map` as boxes and lines, few enough to be seen at once. */
 
 import { counted } from "./words.js";
 

@@ -1,4 +1,4 @@
-/** Health: what is wrong right now and what to do about it, and how much there is to do. */
+/** Health: present problems, what to do about them, and the load. */
 
 import { html } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

@@ -1,6 +1,8 @@
 /**
- * Where the sessions of the map stand: columns from left to right, who starts a talk before who is asked. The same talks
- * always give the same picture, and one more changes as little as can be.
+ * The layout of the map: sessions in columns from left to right.
+ *
+ * A session that starts a talk stands before the session that is asked. The same talks always give the same picture, and one
+ * more changes as little as can be.
  */
 
 export const BOX = { width: 176, height: 44 };

@@ -1,4 +1,4 @@
-/** The transcript on the screen: rows in groups that the browser draws only when they are seen, and what happens below them. */
+/** The transcript on the screen, in groups that are drawn only when seen. Below it is what happens now. */
 import { Component, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { Icon } from "../icons.js";
 import { Markdown } from "../markdown.js";

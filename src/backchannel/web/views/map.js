@@ -1,4 +1,4 @@
-/** Who talked to whom: a picture, and the same as a table. */
+/** The map of sessions that talked to each other: a picture and a table. */
 
 import { html, useMemo, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

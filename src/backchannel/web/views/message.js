@@ -1,4 +1,4 @@
-/** One entry of a transcript: who spoke, what was said, and folded away, what tools and machinery it took. */
+/** One entry of a transcript: speaker and text, with tools and machinery folded away. */
 import { Component, html, useState } from "../vendor/preact.js";
 import { Icon } from "../icons.js";
 import { Markdown, safeAddress } from "../markdown.js";

@@ -1,4 +1,4 @@
-/** Changes a session's settings. Only what was changed is sent; an empty field clears a setting. */
+/** The form for a session's settings. Only what was changed is sent; an empty field clears a setting. */
 
 import { html, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

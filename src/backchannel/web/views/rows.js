@@ -1,4 +1,4 @@
-/** Lists that page: as many rows as were asked for, read again whenever something changed. */
+/** Lists that page: the rows asked for, read again whenever something changed. */
 
 import { html, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

@@ -1,4 +1,4 @@
-/** One run: what it is, and what it did, step by step on a time axis. */
+/** One run: its facts, and its steps on a time axis. */
 
 import { html, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

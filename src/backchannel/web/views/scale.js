@@ -1,6 +1,8 @@
 /**
- * The time axis of a run. Work is drawn to scale; a stretch in which nothing happened and that is long beside the work
- * (a night in which the gateway was down, an hour set aside) is cut out, as a fold in the axis with its length written.
+ * The time axis of a run.
+ *
+ * Work is drawn to scale. A long stretch in which nothing happened (a night in which the gateway was down, an hour set
+ * aside) is cut out, as a fold in the axis with its length written.
  */
 
 const FOLD = 0.05; // how much of the axis a fold takes

@@ -1,4 +1,4 @@
-/** Search within one session: the whole transcript where the gateway can search it, else what is loaded. */
+/** Search within one session: the whole transcript, or only the loaded part. The gateway may not be able to search. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { Button, ErrorNote, Search, Text, When } from "../parts.js";

@@ -1,4 +1,4 @@
-/** The sessions: a live list with filters and search, and the tree of who spawned whom. */
+/** The sessions: a live list with filters and search, and the tree of spawns. */
 import { Component, html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { useQuestions } from "../approvals.js";
 import { gateway } from "../gateway.js";

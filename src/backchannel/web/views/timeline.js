@@ -1,6 +1,7 @@
 /**
- * What a run did, as rows on one time axis: model calls and tools as bars, and between them, in words, what happened to
- * the run itself: a process that died, another try, a time set aside.
+ * The timeline of a run: model calls and tools as bars on one axis.
+ *
+ * Between them, in words, is what happened to the run itself: a process that died, another try, a time set aside.
  */
 
 import { html, useMemo, useState } from "../vendor/preact.js";

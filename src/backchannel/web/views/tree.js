@@ -1,4 +1,4 @@
-/** Who spawned whom: each session with its state, what it cost, and what became of its result. */
+/** The tree of spawns: each session with its state, its cost, and its result. */
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { Icon } from "../icons.js";

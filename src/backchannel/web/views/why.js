@@ -1,4 +1,4 @@
-/** "Why not?": what the rules say of one session reaching another, and which setting decides. */
+/** "Why not?": the rules on one session reaching another, and the setting that decides. */
 
 import { html, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";

@@ -1,6 +1,7 @@
 /**
- * What the page says about runs, exchanges and deliveries: the same words as the terminal and the docs.
- * Pure functions from what the gateway tells to text.
+ * Words of the page about runs, exchanges and deliveries, as in the terminal and docs.
+ *
+ * Pure functions from the gateway's answers to text.
  */
 
 import { duration, visible } from "../parts.js";
