@@ -384,7 +384,7 @@ async def test_the_receipt_says_that_a_beginning_may_stand_in_the_chat_that_move
     async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model) as at:
         await ask(at)
         await _known(at)
-        await at.gateway.inbound.moved("chat", "default", "C", "N")
+        await at.gateway.inbound.taker("chat").moved("default", "C", "N")
         slow.go.set()
         await at_rest(at.gateway)
         (receipt,) = await at.receipts()

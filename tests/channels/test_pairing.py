@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from backchannel.core.policy.inbound import Admission, Arrival, RoutingRules, check, parse_event, route
+from backchannel.core.policy.inbound import AdmissionRules, Arrival, RoutingRules, check, parse_event, route
 from backchannel.core.policy.pairing import APPROVED_TEXT, CODE_LENGTH, MOST_PENDING, PAIRING_LIFE_MS, PairingState
+from backchannel.core.policy.send_policy import SendPolicySettings
 from backchannel.storage.units.pairing import begin
 from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
@@ -221,10 +222,8 @@ async def test_a_stranger_to_whom_another_gateway_has_just_sent_a_code_gets_no_s
     async with street(tmp_path) as here:
         code = await here.code()
         said = check(parse_event(json.dumps(event(**EVE))), channel="desk", now_ms=here.gateway.clock.now_ms())
-        arrival = Arrival(event=said, routed=route(said, RoutingRules(here.gateway.scheme)), admit=_never)
+        routed, settings = route(said, RoutingRules(here.gateway.scheme)), here.gateway.channels["desk"].settings
+        rules = AdmissionRules(settings=settings, policy=SendPolicySettings(), destination=routed.destination)
+        arrival = Arrival(event=said, routed=routed, rules=rules)
         await here.gateway.store.driver.write(begin, arrival)  # as if this one had looked before the other's commit
         assert here.rows("SELECT code FROM pairings") == [(code,)] and len(await here.world.receipts()) == 1
-
-
-def _never(session: object, known: object) -> Admission:
-    raise AssertionError("nothing is decided here")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,19 +17,23 @@ from backchannel.core.delivery.channels import ChannelSettings, InboundEvent, In
 from backchannel.core.keys import ChatType, DmScope, KeyScheme, SessionKey, ThreadWord
 from backchannel.core.policy.inbound import (
     MAX_AGE_MS,
+    Admission,
+    AdmissionRules,
     BindingMatchSettings,
     BindingSettings,
     RoutingRules,
     Verdict,
-    admit,
     check,
+    command_in,
     parse_event,
     route,
     standing_of,
 )
-from backchannel.core.policy.send_policy import SendDecision
+from backchannel.core.policy.inbound import admit as decide
+from backchannel.core.policy.send_policy import PolicyRuleSettings, SendPolicySettings
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, InvalidSessionKey
+from tests.core.test_command_texts import session
 
 NOW = 1_700_000_000_000
 WIRE: dict[str, Any] = {
@@ -249,8 +255,25 @@ def test_any_ids_make_a_key_that_reads_back_and_an_address_that_keeps_them(
 # Who may speak, and what is done with what they say
 
 
-ALLOWED = SendDecision(True, "no rule denies")
-DENIED = SendDecision(False, "rules[0] denies", "session.sendPolicy.rules[0]")
+ALLOWED = SendPolicySettings()
+DENIED = SendPolicySettings(rules=(PolicyRuleSettings(action="deny"),))
+
+
+def admit(
+    event: InboundEvent,
+    settings: ChannelSettings,
+    policy: SendPolicySettings,
+    own_names: Sequence[str] = (),
+    called: Sequence[str] | None = None,
+) -> Admission:
+    rules = AdmissionRules(
+        settings=settings,
+        policy=policy,
+        destination=route(event, RoutingRules(KeyScheme())).destination,
+        own_names=tuple(own_names),
+        command=command_in(event, own_names, called),
+    )
+    return decide(event, rules)
 
 
 def channel(**settings: Any) -> ChannelSettings:
@@ -297,13 +320,23 @@ def test_owners_and_those_allowed_may_speak(sender: str, allow_from: tuple[str, 
     ],
 )
 def test_an_inbound_message_is_ignored_recorded_answered_or_a_command(
-    fields: dict[str, Any], policy: SendDecision, verdict: Verdict, rule: str | None
+    fields: dict[str, Any], policy: SendPolicySettings, verdict: Verdict, rule: str | None
 ) -> None:
     admission = admit(read(**fields), channel(), policy)
     assert admission.verdict is verdict
     assert admission.reason
     assert rule is None or admission.rule == rule
     assert (admission.command is not None) is (verdict is Verdict.COMMAND)
+
+
+def test_the_policy_of_the_session_wins_and_one_that_only_shadows_is_told() -> None:
+    event, shadow = read(), msgspec.structs.replace(DENIED, shadow=True)
+    destination = route(event, RoutingRules(KeyScheme())).destination
+    rules = AdmissionRules(settings=channel(), policy=DENIED, destination=destination)
+    assert decide(event, rules).verdict is Verdict.RECORD
+    shown = admit(event, channel(), shadow)
+    assert shown.verdict is Verdict.ANSWER and "rules[0]" in (shown.shadowed or "")
+    assert decide(event, rules, session(send_policy="allow")).verdict is Verdict.ANSWER
 
 
 def test_without_require_mention_groups_are_answered() -> None:
@@ -368,12 +401,12 @@ def test_a_command_for_somebody_is_ours_in_a_direct_chat_or_where_we_are_mention
     st.sampled_from([ALLOWED, DENIED]),
 )
 def test_only_what_policy_and_settings_allow_starts_a_run(
-    sender: str, type: ChatType, text: str, mentioned: bool, is_bot: bool, policy: SendDecision
+    sender: str, type: ChatType, text: str, mentioned: bool, is_bot: bool, policy: SendPolicySettings
 ) -> None:
     event = read(senderId=sender, chatType=type, text=text, mentioned=mentioned, senderIsBot=is_bot)
     admission = admit(event, channel(), policy)
     if admission.verdict is Verdict.ANSWER:
-        assert policy.allowed and sender != "Eve" and not is_bot
+        assert policy == ALLOWED and sender != "Eve" and not is_bot
         assert mentioned or type is ChatType.DIRECT
     if sender == "Eve" or is_bot:
         assert admission.verdict is Verdict.IGNORE

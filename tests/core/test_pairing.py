@@ -6,8 +6,16 @@ import pytest
 
 from backchannel.core.commands.commands import Rank
 from backchannel.core.delivery.channels import ChannelSettings, InboundEvent
-from backchannel.core.keys import ChatType
-from backchannel.core.policy.inbound import Admission, Verdict, admit, is_pairing_asked, standing_of
+from backchannel.core.keys import ChatType, SessionKey
+from backchannel.core.policy.inbound import (
+    Admission,
+    AdmissionRules,
+    Verdict,
+    admit,
+    command_in,
+    is_pairing_asked,
+    standing_of,
+)
 from backchannel.core.policy.pairing import (
     MOST_PENDING,
     PAIRING_LIFE_MS,
@@ -18,11 +26,11 @@ from backchannel.core.policy.pairing import (
     paired_text,
     waiting_text,
 )
-from backchannel.core.policy.send_policy import SendDecision
+from backchannel.core.policy.send_policy import Destination, SendPolicySettings
 
 NOW = 1_700_000_000_000
 PAIRS = ChannelSettings(owners=("olga",), allow_from=("ann",), pairing=True)
-ALLOWED, DENIED = SendDecision(True, "no rule"), SendDecision(False, "a rule denies it", "session.sendPolicy")
+ALLOWED, DENIED = SendPolicySettings(), SendPolicySettings(default="deny")
 
 
 def pairing(
@@ -43,7 +51,7 @@ def known(pairing: PairingRecord | None = None, pending: int = 0) -> SenderKnown
 def meet(
     acquaintance: SenderKnown | None,
     settings: ChannelSettings = PAIRS,
-    policy: SendDecision = ALLOWED,
+    policy: SendPolicySettings = ALLOWED,
     *,
     chat_type: ChatType = ChatType.DIRECT,
     is_bot: bool = False,
@@ -59,7 +67,9 @@ def meet(
         text="/start",
         mentioned=True,
     )
-    return admit(event, settings, policy, known=acquaintance)
+    destination = Destination(SessionKey.parse("agent:main:main"))
+    rules = AdmissionRules(settings=settings, policy=policy, destination=destination, command=command_in(event))
+    return admit(event, rules, known=acquaintance)
 
 
 def test_a_stranger_in_a_direct_chat_is_sent_a_code() -> None:
@@ -97,7 +107,7 @@ def test_nobody_is_sent_a_code_in_a_group_nor_a_bot_nor_where_nothing_may_be_sai
     ):
         assert admission.verdict is Verdict.IGNORE and "channels.desk.allowFrom" in admission.reason
     denied = meet(known(), policy=DENIED)
-    assert denied.verdict is Verdict.IGNORE and denied.rule == "session.sendPolicy"
+    assert denied.verdict is Verdict.IGNORE and denied.rule == "session.sendPolicy.default"
 
 
 def test_who_was_let_in_is_authorised_and_never_an_owner_and_only_while_the_channel_pairs() -> None:

@@ -13,16 +13,15 @@ import msgspec
 import pytest
 
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.commands.commands import Rank
-from backchannel.core.delivery.channels import InboundEvent
+from backchannel.core.delivery.channels import ChannelSettings, InboundEvent
 from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, Post
 from backchannel.core.flows.exchange_values import Change, ExchangePlace, ExchangeState
 from backchannel.core.flows.spawn_values import SpawnAsk, SpawnRules
 from backchannel.core.keys import ChatType, SessionKey
 from backchannel.core.messages import Role
-from backchannel.core.policy.inbound import Admission, Arrival, MessageRoute, Verdict
+from backchannel.core.policy.inbound import AdmissionRules, Arrival, MessageRoute, Verdict
 from backchannel.core.policy.pairing import PairingState
-from backchannel.core.policy.send_policy import Destination
+from backchannel.core.policy.send_policy import Destination, SendPolicySettings
 from backchannel.core.policy.visibility import VisibleScope
 from backchannel.core.records import ExportPlace, McpCall
 from backchannel.core.runs import Fence, FlowCall, Join, RunKind, RunState
@@ -384,10 +383,13 @@ def test_the_agents_that_have_sessions_are_found_by_jumping(tx: ExplainingTx) ->
 @pytest.mark.parametrize("verdict", [Verdict.ANSWER, Verdict.RECORD])
 @pytest.mark.parametrize("key", [MAIN, SessionKey.parse("agent:main:desk:group:new")], ids=["known", "new"])
 def test_a_message_from_a_chat_reads_its_session_once(tx: ExplainingTx, verdict: Verdict, key: SessionKey) -> None:
-    admission = Admission(verdict, "it may", Rank.OWNER)
+    policy = SendPolicySettings(default="allow" if verdict is Verdict.ANSWER else "deny")
+    settings = ChannelSettings(allow_from=("*",))
     routed = MessageRoute(key, Address(channel="desk", to="C"), Destination(key), display_name=None)
     tx.plans.clear()
-    inbound.take(tx, Arrival(event=STRANGER, routed=routed, admit=lambda *_: admission), start=True)
+    rules = AdmissionRules(settings=settings, policy=policy, destination=routed.destination)
+    taken = inbound.take(tx, Arrival(event=STRANGER, routed=routed, rules=rules), start=True)
+    assert taken.outcome.verdict is verdict
     reads = [plan for plan in tx.plans if plan.startswith("SEARCH sessions") and "[SELECT" in plan]
     assert len(reads) == 1
 

@@ -7,14 +7,13 @@ and the parts of the gateway. The channel itself checks who may post to it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 
 from backchannel.channels.files import ReceivedFiles, lines_for
 from backchannel.config.adapters import thread_word_of
 from backchannel.core.caller_keys import CallerKeys
-from backchannel.core.commands.commands import Command
+from backchannel.core.commands.commands import Command, CommandReply
 from backchannel.core.delivery.channels import (
     Channel,
     Channels,
@@ -22,32 +21,28 @@ from backchannel.core.delivery.channels import (
     InboundEvent,
     InboundTaker,
     IncomingFile,
+    no_channel,
 )
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.messages import Block
 from backchannel.core.policy.inbound import (
-    Admission,
+    AdmissionRules,
     Arrival,
     InboundTaken,
     RoutingRules,
     Verdict,
-    admit,
     check,
-    is_pairing_asked,
+    command_in,
     left_to,
     route,
 )
-from backchannel.core.policy.pairing import SenderKnown
-from backchannel.core.policy.send_policy import SendDecision
-from backchannel.core.sessions import Session
-from backchannel.core.text import quoted
 from backchannel.errors import ChatMovedMeanwhile, InvalidRequest, NotFound, OwnPostUnderway
 from backchannel.runtime.runtime import Runtime
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
 
 _LOOK_AGAIN_S = 0.1
-"""How soon a post is judged again that may be one of ours; what is being sent ends, and be it as uncertain."""
+"""The delay before a retry while one of our own sends is in flight. Sends always finish."""
 
 
 class Inbound:
@@ -77,13 +72,7 @@ class Inbound:
 
     def taker(self, channel: str) -> InboundTaker:
         """Give what a channel hands in to."""
-        return _Taker(self, channel)
-
-    async def moved(self, channel: str, account_id: str, chat_id: str, to: str) -> None:
-        """Let everything of a chat follow it to another id; the same again changes nothing."""
-        if not chat_id or not 0 < len(to) <= MAX_KEY_LENGTH:
-            raise InvalidRequest(f"to: expected the id of a chat, 1 to {MAX_KEY_LENGTH} characters", param="to")
-        await self._parts.store.move_chat(channel, account_id, chat_id, to)
+        return _Taker(self, self._parts, channel)
 
     async def receive(self, channel: str, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
         """Handle an event that came over a channel, with its files, once for each message id.
@@ -92,8 +81,7 @@ class Inbound:
             InvalidRequest: it names another channel, is too old, or lacks an id.
             Unavailable: nothing was taken, and it may be handed in again.
         """
-        checked = check(event, channel=channel, now_ms=self._parts.clock.now_ms())
-        return self._show(await self.take(checked, files))
+        return await self.taker(channel)(event, files)
 
     async def take(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundTaken:
         """Handle an event that was checked."""
@@ -109,38 +97,31 @@ class Inbound:
     async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> InboundTaken:
         channel = self._find(event.channel)
         routed = route(event, self._routing, home, thread_word_of(channel.name) or channel.thread_word)
-        guard = self._runtime.guard
-        own_names, called = channel.own_names, channel.names_of(event.account_id)
-
-        def judge(session: Session | None) -> SendDecision:
-            return guard.decide_on(routed.destination, session.send_policy if session else None)
-
-        def decide(session: Session | None, known: SenderKnown | None) -> Admission:
-            policy = judge(session)
-            admission = admit(
-                event, channel.settings, policy, own_names, called=called, has_files=bool(files), known=known
-            )
-            if policy.would_deny and admission.verdict in (Verdict.ANSWER, Verdict.RECORD):
-                return replace(admission, shadowed=policy.reason)  # in the others the policy has no say
-            if isinstance(admission.command, Command):
-                return replace(admission, command=self._commands.with_model(admission.command, routed.agent))
-            return admission
-
-        model = self._commands.agent_model(routed.agent)
+        rules = AdmissionRules(
+            settings=channel.settings,
+            policy=self._parts.config.session.send_policy,
+            destination=routed.destination,
+            own_names=tuple(channel.own_names),
+            command=self._command(event, channel, routed.agent),
+            has_files=bool(files),
+        )
         arrival = Arrival(
             event=event,
             routed=routed,
             home=home,
-            admit=decide,
-            is_pairing_asked=is_pairing_asked(event.sender_id, channel.settings),
-            agent_model=model,
-            judge=judge,
+            rules=rules,
+            agent_model=self._commands.agent_model(routed.agent),
             twins=tuple(channel.twins(event.identity)),
             left_to=left_to(event, routed, self._routing, home),
         )
         if files:
             arrival = msgspec.structs.replace(arrival, attached=await self._attached(arrival, channel, files))
         return await self._runtime.take(arrival)
+
+    def _command(self, event: InboundEvent, channel: Channel, agent: str) -> Command | CommandReply | None:
+        """Read a message as a command, and check the model that it names."""
+        command = command_in(event, channel.own_names, channel.names_of(event.account_id))
+        return self._commands.with_model(command, agent) if isinstance(command, Command) else command
 
     async def _attached(self, arrival: Arrival, channel: Channel, files: Sequence[IncomingFile]) -> tuple[Block, ...]:
         """Take the files of a message that is new and will stand in a transcript; of no other are they fetched."""
@@ -151,10 +132,21 @@ class Inbound:
 
     def _find(self, name: str) -> Channel:
         if (channel := self._channels.get(name)) is None:
-            raise NotFound(f"no channel {quoted(name, 64)} is configured")
+            raise NotFound(no_channel(name))
         return channel
 
-    def _show(self, taken: InboundTaken) -> InboundAnswer:
+
+class _Taker:
+    """Takes what comes over one channel."""
+
+    def __init__(self, inbound: Inbound, parts: Parts, channel: str) -> None:
+        self._inbound = inbound
+        self._parts = parts
+        self._channel = channel
+
+    async def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
+        checked = check(event, channel=self._channel, now_ms=self._parts.clock.now_ms())
+        taken = await self._inbound.take(checked, files)
         outcome = taken.outcome
         did_nothing = outcome.run_id is None and outcome.command is None
         return InboundAnswer(
@@ -167,16 +159,8 @@ class Inbound:
             repeat=taken.is_repeat,
         )
 
-
-class _Taker:
-    """Takes what comes over one channel."""
-
-    def __init__(self, inbound: Inbound, channel: str) -> None:
-        self._inbound = inbound
-        self._channel = channel
-
-    async def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
-        return await self._inbound.receive(self._channel, event, files)
-
     async def moved(self, account_id: str, chat_id: str, to: str) -> None:
-        await self._inbound.moved(self._channel, account_id, chat_id, to)
+        """Let everything of a chat follow it to another id; the same again changes nothing."""
+        if not chat_id or not 0 < len(to) <= MAX_KEY_LENGTH:
+            raise InvalidRequest(f"to: expected the id of a chat, 1 to {MAX_KEY_LENGTH} characters", param="to")
+        await self._parts.store.move_chat(self._channel, account_id, chat_id, to)

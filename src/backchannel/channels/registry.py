@@ -29,6 +29,7 @@ from backchannel.core.delivery.channels import (
     InboundTaker,
     OutboundPart,
     Sent,
+    has_connection,
 )
 
 log = structlog.get_logger(__name__)
@@ -110,7 +111,7 @@ class ChannelKeeper:
 
     def with_connection(self) -> list[str]:
         """Name the channels that keep a connection."""
-        return [channel.name for channel in self._channels.values() if type(channel).run is not Channel.run]
+        return [channel.name for channel in self._channels.values() if has_connection(channel)]
 
     def duties_changed(self) -> None:
         """Start what has become ours, and stop what no longer is."""
@@ -132,7 +133,7 @@ class ChannelKeeper:
         kept = self._kept[channel.name] = SupervisedConnection(channel.name, self._clock)
         if (before := self._loops.pop(channel.name, None)) is not None:
             before.cancel()
-        if type(channel).run is not Channel.run and self.is_ours(channel):
+        if has_connection(channel) and self.is_ours(channel):
             keeping = kept.keep(channel.run, self._taker(channel.name))
             self._loops[channel.name] = asyncio.create_task(keeping, name=f"channel {channel.name}")
 

@@ -24,18 +24,11 @@ class SendGuard:
 
     def decide(self, session: Session) -> SendDecision:
         """Ask the policy about a session, by its channel and chat type."""
-        address = session.address
-        channel = session.channel or (address.channel if address else None)
-        destination = Destination.of(SessionKey.stored(session.key), self._scheme, channel)
-        return may_send(self._policy, destination, session.send_policy)
-
-    def decide_on(self, destination: Destination, override: str | None) -> SendDecision:
-        """Ask the policy about the session of an inbound message."""
-        return may_send(self._policy, destination, override)
+        return may_send(self._policy, Destination.of_session(session, self._scheme), session.send_policy)
 
     def decide_delivery(self, key: str, override: str | None, channel: str) -> SendDecision:
         """Ask the policy about a delivery of a session, by the channel that it really goes to."""
-        return self.decide_on(Destination.of(SessionKey.stored(key), self._scheme, channel), override)
+        return may_send(self._policy, Destination.of(SessionKey.stored(key), self._scheme, channel), override)
 
     def check(self, session: Session) -> SendDecision:
         """Refuse a message to a session, or say why it is allowed.

@@ -44,7 +44,7 @@ class ChatCommands:
             key,
             standing,
             self.agent_model(key.agent),
-            judge=self._parts.guard.decide,
+            policy=self._parts.config.session.send_policy,
             expected_session_id=expected_session_id,
             idempotency_key=idempotency_key,
             digest=digest,

@@ -12,7 +12,7 @@ entry of `COMMANDS`; `/help` and `commands.list` are made from it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -20,7 +20,7 @@ import msgspec
 
 from backchannel.core.policy.answering import Answerer
 from backchannel.core.policy.decisions import Decision
-from backchannel.core.sessions import Session
+from backchannel.core.policy.send_policy import Destination, SendPolicySettings
 from backchannel.core.text import cut
 
 _SHAPE = re.compile(r"/(?P<name>[a-zA-Z]+)(?:@(?P<bot>[\w.-]+))?(?:\s*:|(?=\s)|$)(?P<rest>[^\x00-\x08\x0e-\x1f\x7f]*)")
@@ -241,9 +241,6 @@ def _usage_reply(spec: CommandSpec, words: list[str]) -> str:
 
 # Carrying one out
 
-Judge = Callable[[Session], Decision]
-"""Tells what the send policy says of a session, as it is in the unit."""
-
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
     """Who wrote a command, and what the gateway knows of the session that rows do not tell."""
@@ -251,7 +248,10 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     standing: Rank
     agent_model: str | None = None
     """The model of the session's agent; None when it is a function."""
-    judge: Judge | None = None
+    policy: SendPolicySettings = SendPolicySettings()
+    """The send policy, for `/status`."""
+    destination: Destination | None = None
+    """What the send policy is asked about; None: the session's own destination."""
     by: Answerer = Answerer("an operator")
     """Who it was, for questions that it answers."""
     at_webchat: bool = False

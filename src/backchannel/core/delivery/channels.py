@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeAlias
@@ -378,6 +378,17 @@ class Channel(ABC):
         return None
 
 
+def has_connection(channel: Channel) -> bool:
+    """Whether a channel keeps a connection: it has a `run` of its own."""
+    return type(channel).run is not Channel.run
+
+
+def no_channel(name: str, there: Iterable[str] | None = None, hint: str = "") -> str:
+    """Say that no channel has a name, and which `there` are; None: that is not for the reader."""
+    listed = "" if there is None else f" ({hint}there are: {', '.join(there) or 'none'})"
+    return f"no channel {quoted(name, 64)} is configured{listed}"
+
+
 def channel_name_problem(name: str) -> str | None:
     """Say why a channel cannot have a name; None if it can."""
     if not _NAME.match(name):
@@ -422,8 +433,7 @@ class Channels(Mapping[str, Channel]):
             return
         there = [WEBCHAT.channel, *self] if with_webchat else list(self)
         hint = "chat.inject writes to webchat; " if name == WEBCHAT.channel else ""
-        message = f"no channel {quoted(name, 64)} is configured ({hint}there are: {', '.join(there) or 'none'})"
-        raise UnknownChannel(message, channel=name[:64])
+        raise UnknownChannel(no_channel(name, there, hint), channel=name[:64])
 
     def text_limit(self, name: str) -> int | None:
         """How long a message on a channel may be; None if there is no such channel."""

@@ -15,7 +15,8 @@ store handles each event once, in the commit that accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
@@ -23,13 +24,13 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.core.commands.commands import Command, CommandReply, Judge, Rank, may_use, parse
+from backchannel.core.commands.commands import Command, CommandReply, Rank, may_use, parse
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, ChannelSettings, InboundEvent, InboundId
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, KeyScheme, SessionKey, ThreadWord
 from backchannel.core.messages import Block, text_content
 from backchannel.core.policy.decisions import Decision, quote
 from backchannel.core.policy.pairing import SenderKnown, may_begin
-from backchannel.core.policy.send_policy import Destination
+from backchannel.core.policy.send_policy import Destination, SendDecision, SendPolicySettings, may_send
 from backchannel.core.runs import RunAccepted
 from backchannel.core.sessions import Address, Session
 from backchannel.core.settings import Settings, setting
@@ -246,41 +247,69 @@ def is_pairing_asked(sender_id: str, settings: ChannelSettings) -> bool:
     return settings.pairing and standing_of(sender_id, settings) is Rank.STRANGER
 
 
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """The settings and names that decide what is done with a message. Rows of the store decide the rest."""
+
+    settings: ChannelSettings
+    policy: SendPolicySettings
+    destination: Destination
+    """What the send policy is asked about."""
+    own_names: tuple[str, ...] = ()
+    """The ids and names of our own accounts, where the channel knows them."""
+    command: Command | CommandReply | None = None
+    """The command that the message is, for the account that got it; its model is checked."""
+    has_files: bool = False
+    """Whether files came with it; such a message needs no text."""
+
+    def ask_policy(self, session: Session | None) -> SendDecision:
+        """Ask the send policy about the session of the message, as it is now."""
+        return may_send(self.policy, self.destination, session.send_policy if session else None)
+
+
+def command_in(
+    event: InboundEvent, own_names: Collection[str] = (), called: Collection[str] | None = None
+) -> Command | CommandReply | None:
+    """Read a message as a command; None if it is none, or one for somebody else.
+
+    `called` are the names of the account that got the message; None is all of `own_names`.
+    """
+    return None if event.sender_is_bot else parse(event.text, _names(event, own_names if called is None else called))
+
+
 def admit(
-    event: InboundEvent,
-    settings: ChannelSettings,
-    policy: Decision,
-    own_names: Collection[str] = (),
-    *,
-    called: Collection[str] | None = None,
-    has_files: bool = False,
-    known: SenderKnown | None = None,
+    event: InboundEvent, rules: AdmissionRules, session: Session | None = None, known: SenderKnown | None = None
 ) -> Admission:
     """Decide what is done with a message.
 
-    `policy` is what the send policy says about its session. `own_names` are the ids and names of our own accounts,
-    where the channel knows them, and `called` those of the account that got the message; None is all. A message with
-    files needs no text. `known` is what pairing tells of the sender.
+    `session` is its session as it is now, if there is one. `known` is what pairing tells of the sender.
     """
-    setting = f"channels.{event.channel}"
+    policy = rules.ask_policy(session)
+    admission = _admit(event, rules, policy, known)
+    if policy.would_deny and admission.verdict in (Verdict.ANSWER, Verdict.RECORD):
+        return dataclasses.replace(admission, shadowed=policy.reason)  # in the others the policy has no say
+    return admission
+
+
+def _admit(event: InboundEvent, rules: AdmissionRules, policy: Decision, known: SenderKnown | None) -> Admission:
+    settings, setting = rules.settings, f"channels.{event.channel}"
     standing = standing_of(event.sender_id, settings, known)
 
     def decide(verdict: Verdict, reason: str, rule: str | None = None) -> Admission:
         return Admission(verdict, reason, standing, rule)
 
-    if _is_own(event, own_names):
+    if _is_own(event, rules.own_names):
         return decide(Verdict.IGNORE, f"sender {quote(event.sender_id)} is our own account")
     if event.sender_is_bot and not settings.allow_bots:
         rule = f"{setting}.allowBots"
         return decide(Verdict.IGNORE, f"the sender is a bot, and {rule} is false (true would let it speak)", rule)
     if standing is Rank.STRANGER:
         return _meet(event, settings, policy, known)
-    if not event.text.strip() and not has_files:
+    if not event.text.strip() and not rules.has_files:
         return decide(Verdict.IGNORE, "there is neither a text nor a file in it")
-    names = _names(event, own_names if called is None else called)
-    if not event.sender_is_bot and (command := parse(event.text, names)):
-        return _admit_command(command, standing)
-    if not event.sender_is_bot and parse(event.text, own_names):
+    if rules.command is not None:
+        return _admit_command(rules.command, standing)
+    if not event.sender_is_bot and parse(event.text, rules.own_names):
         return decide(Verdict.IGNORE, "it is a command for another account of ours")
     if not policy.allowed:
         return decide(Verdict.RECORD, policy.reason, policy.rule)
@@ -333,20 +362,15 @@ def _admit_command(command: Command | CommandReply, standing: Rank) -> Admission
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that came in, and how it is judged."""
+    """A message that came in, with everything that decides what is done with it. It is plain data."""
 
     event: InboundEvent
     routed: MessageRoute
     home: str | None = None
     """The id that the sessions of its chat are named by, as far as was known when it was routed."""
-    admit: Callable[[Session | None, SenderKnown | None], Admission]
-    """Decides what is done with it, from its session and what is known of its sender, as they are in the unit."""
-    is_pairing_asked: bool = False
-    """Whether pairing has a say; without, what is known of the sender is not looked up."""
+    rules: AdmissionRules
     agent_model: str | None = None
     """The model of the session's agent, for `/status` and `/model`."""
-    judge: Judge | None = None
-    """Tells what the send policy says of its session, for `/status`."""
     twins: tuple[InboundId, ...] = ()
     """By what else it is known, where other accounts of ours read it too."""
     left_to: str | None = None
@@ -374,12 +398,10 @@ def ignore_own(event: InboundEvent) -> Admission:
 _TAKEN = (Verdict.RECORD, Verdict.ANSWER, Verdict.COMMAND)
 
 
-def once_for_all(
-    admission: Admission, arrival: Arrival, find: Callable[[InboundId], InboundOutcome | None]
-) -> Admission:
+def once_for_all(admission: Admission, arrival: Arrival, brought: Iterable[InboundOutcome | None]) -> Admission:
     """Let a message pass that several accounts of ours read, unless it is for another to bring, or was taken then.
 
-    `find` tells what was made of it when another brought it.
+    `brought` tells what was made of it when others brought it. It is read only where that has a say.
     """
     if not arrival.twins or admission.verdict not in _TAKEN:
         return admission
@@ -387,7 +409,7 @@ def once_for_all(
         reason = f"it is for our account {quote(arrival.left_to)}, which brings it to this session"
         return Admission(Verdict.IGNORE, reason, admission.standing)
     key = str(arrival.routed.key)
-    for twin in map(find, arrival.twins):
+    for twin in brought:
         if twin is not None and twin.verdict in _TAKEN and twin.session_key == key:
             reason = "another account of ours has brought it to this session, and it was taken then"
             return Admission(Verdict.IGNORE, reason, admission.standing)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey, read_part
 from backchannel.core.policy.decisions import Decision, quote
+from backchannel.core.sessions import Session
 from backchannel.core.settings import Settings, setting
 
 PolicyAction: TypeAlias = Literal["allow", "deny"]
@@ -65,6 +66,13 @@ class Destination:
         is_main = scheme.is_main(key)
         known = ChatType.DIRECT if is_main else key.chat_type
         return cls(key, channel or key.channel, chat_type or known, is_main)
+
+    @classmethod
+    def of_session(cls, session: Session, scheme: KeyScheme) -> Self:
+        """Name where a session's messages go: by its channel, else by the address that it was last written from."""
+        address = session.address
+        channel = session.channel or (address.channel if address else None)
+        return cls.of(SessionKey.stored(session.key), scheme, channel)
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.cluster.echoes import Topic, end_word, run_topic
 from backchannel.core.cluster.members import TIMERS, GatewaySeen, channel_duty
-from backchannel.core.delivery.channels import Channel, Channels
+from backchannel.core.delivery.channels import Channel, Channels, has_connection
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,
@@ -179,7 +179,7 @@ class ClusterMember:
 
     def has_duty(self, channel: Channel) -> bool:
         """Whether this process keeps the connection of a channel, if it has one."""
-        return not _has_connection(channel) or self.cluster is None or channel_duty(channel.name) in self.cluster.duties
+        return not has_connection(channel) or self.cluster is None or channel_duty(channel.name) in self.cluster.duties
 
     def want(self, channels: Callable[[], Sequence[str]]) -> None:
         """Say which channels keep a connection that this process can have."""
@@ -269,7 +269,7 @@ class ClusterMember:
     def _on_delivery(self, fact: DeliveryChanged) -> None:
         """Send what the process that made it may not; any other has begun already."""
         channel = self._parts.channels.get(fact.delivery.channel or "")
-        if channel is not None and _has_connection(channel):
+        if channel is not None and has_connection(channel):
             self._parts.outbox.on_delivery(fact)
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -361,7 +361,3 @@ async def _kept_going(loop: Callable[[], Awaitable[None]]) -> None:
         except Exception:  # the edge that keeps the loop going: what one look finds wrong must not end all later ones
             log.exception("what is streamed is not shared with other gateways for a moment")
             await asyncio.sleep(1)
-
-
-def _has_connection(channel: Channel) -> bool:
-    return type(channel).run is not Channel.run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backchannel.core.commands.commands import Asker, Command, CommandName, CommandReply, Judge, Rank
+from backchannel.core.commands.commands import Asker, Command, CommandName, CommandReply, Rank
 from backchannel.core.commands.texts import (
     ALL,
     LISTED,
@@ -30,6 +30,7 @@ from backchannel.core.flows.spawn_values import ChildSession, SpawnRecord, Spawn
 from backchannel.core.keys import SessionKey
 from backchannel.core.policy.approvals import ApprovalDecided, answered_text
 from backchannel.core.policy.pairing import PairingState, paired_text, waiting_text
+from backchannel.core.policy.send_policy import Destination, SendPolicySettings, may_send
 from backchannel.core.sessions import Session
 from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
 from backchannel.storage.tx import LIVE, Tx, required
@@ -105,7 +106,7 @@ def carry_out_once(
     standing: Rank,
     agent_model: str | None,
     *,
-    judge: Judge | None = None,
+    policy: SendPolicySettings | None = None,
     expected_session_id: str | None = None,
     idempotency_key: str | None = None,
     digest: str | None = None,
@@ -122,7 +123,9 @@ def carry_out_once(
             sessions.need(tx, str(key), expected_session_id)
         if isinstance(command, CommandReply):
             return command.text
-        asker = Asker(standing=standing, agent_model=agent_model, judge=judge, at_webchat=True)
+        asker = Asker(
+            standing=standing, agent_model=agent_model, policy=policy or SendPolicySettings(), at_webchat=True
+        )
         return carry_out(tx, command, key, asker)
 
     return idempotency.once(tx, idempotency_key, digest, do)
@@ -135,12 +138,13 @@ def _view(tx: Tx, session: Session | None, asker: Asker) -> StatusView:
     (children,) = required(
         tx.one("SELECT count(*) FROM spawns WHERE requester_key = ? AND state <> 'done'", session.key)
     )
+    destination = asker.destination or Destination.of_session(session, tx.scheme)
     return StatusView(
         session=session,
         model=asker.agent_model and (session.model or asker.agent_model),
         running_ms=None if run is None or run.at_work_since is None else max(0, tx.now - run.at_work_since),
         subagents=int(children),
-        sending=None if asker.judge is None else asker.judge(session),
+        sending=may_send(asker.policy, destination, session.send_policy),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from backchannel.core.commands.control_words import is_silent
-from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
+from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, no_channel
 from backchannel.core.delivery.delivery import (
     CONFIRMED,
     VERBOSE,
@@ -34,7 +34,7 @@ from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, U
 from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
-from backchannel.storage.tx import Outlets, Tx, assignments, required, tell_shadowed
+from backchannel.storage.tx import Tx, assignments, required, tell_shadowed
 from backchannel.storage.units import drafts, idempotency, lines, sessions
 
 
@@ -189,7 +189,7 @@ def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
     channel, text = delivery.channel or "", delivery.text or ""
     limit = tx.outlets.limit(channel)
     if limit is None:
-        return settle(tx, delivery.id, DeliveryState.NO_CHANNEL, no_channel(channel, tx.outlets))
+        return settle(tx, delivery.id, DeliveryState.NO_CHANNEL, no_channel(channel, tx.outlets.names))
     if asks:
         session = sessions.find(tx, delivery.session_key)
         decision = tx.outlets.decide(delivery.session_key, session.send_policy if session else None, channel)
@@ -200,10 +200,6 @@ def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
     for part in make_parts(delivery.id, text, limit, tx.outlets.measure(channel), after=taken):
         tx.insert(DELIVERY_PARTS, delivery_id=delivery.id, n=part.n, text=part.text, state=part.state.value)
     return delivery
-
-
-def no_channel(channel: str, outlets: Outlets) -> str:
-    return f"no channel {quoted(channel, 64)} is configured (there are: {', '.join(outlets.names) or 'none'})"
 
 
 def post_reply(tx: Tx, event: RunClosed) -> None:
@@ -314,7 +310,7 @@ def retry(tx: Tx, delivery_id: str) -> Receipt:
         works = "retry the run that was to write it: runs.retry"
         raise InvalidRequest(f"cannot retry delivery {delivery_id}: it has no text ({works})", deliveryId=delivery_id)
     if tx.outlets.limit(delivery.channel) is None:
-        message = f"{no_channel(delivery.channel, tx.outlets)}; re-route it, or configure the channel"
+        message = f"{no_channel(delivery.channel, tx.outlets.names)}; re-route it, or configure the channel"
         raise UnknownChannel(message, deliveryId=delivery_id)
     tx.run(
         "UPDATE delivery_parts SET state = 'pending', attempts = 0, error = NULL, waited_ms = 0 "
@@ -334,7 +330,7 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
     delivery = need(tx, delivery_id)
     _act(tx, DeliveryAction.REROUTE, delivery)
     if tx.outlets.limit(address.channel) is None or address.to is None:
-        raise UnknownChannel(no_channel(address.channel, tx.outlets), channel=address.channel[:64])
+        raise UnknownChannel(no_channel(address.channel, tx.outlets.names), channel=address.channel[:64])
     session = sessions.find(tx, delivery.session_key)
     decision = tx.outlets.decide(delivery.session_key, session.send_policy if session else None, address.channel)
     tell_shadowed(tx, delivery.session_key, decision)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from backchannel.core.commands.commands import Asker, CommandReply
 from backchannel.core.delivery.channels import InboundEvent, InboundId
 from backchannel.core.delivery.delivery import Post
@@ -17,7 +15,9 @@ from backchannel.core.policy.inbound import (
     InboundOutcome,
     InboundTaken,
     Verdict,
+    admit,
     ignore_own,
+    is_pairing_asked,
     once_for_all,
 )
 from backchannel.core.runs import RunAccepted, RunRequest
@@ -82,9 +82,10 @@ def judge(tx: Tx, arrival: Arrival) -> Admission | None:
 def _admit(tx: Tx, arrival: Arrival, session: Session | None) -> Admission:
     if arrival.may_be_own and own_posts.is_own(tx, arrival.event.identity, arrival.twins):
         return ignore_own(arrival.event)
-    acquaintance = pairing.look_up(tx, arrival.event) if arrival.is_pairing_asked else None
-    admission = arrival.admit(session, acquaintance)
-    return once_for_all(admission, arrival, partial(_known, tx))
+    event, rules = arrival.event, arrival.rules
+    known = pairing.look_up(tx, event) if is_pairing_asked(event.sender_id, rules.settings) else None
+    brought = (_known(tx, twin) for twin in arrival.twins)
+    return once_for_all(admit(event, rules, session, known), arrival, brought)
 
 
 def _known(tx: Tx, id: InboundId) -> InboundOutcome | None:
@@ -164,7 +165,8 @@ def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
         asker = Asker(
             standing=admission.standing,
             agent_model=arrival.agent_model,
-            judge=arrival.judge,
+            policy=arrival.rules.policy,
+            destination=arrival.rules.destination,
             by=Answerer(f"{arrival.event.channel} {arrival.event.sender_id}", arrival.event.channel),
         )
         text = commands.carry_out(tx, command, routed.key, asker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backchannel.core.delivery.channels import ChannelError, ChannelMoved, ChannelRefused, Sent
+from backchannel.core.delivery.channels import ChannelError, ChannelMoved, ChannelRefused, Sent, no_channel
 from backchannel.core.delivery.delivery import (
     Delivery,
     DeliveryLane,
@@ -43,7 +43,7 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
         if not _has_parts(tx, head.id):
             head = deliveries.prepare(tx, head)
         elif tx.outlets.limit(lane.channel) is None:
-            head = _fail(tx, head.id, deliveries.no_channel(lane.channel, tx.outlets))
+            head = _fail(tx, head.id, no_channel(lane.channel, tx.outlets.names))
         if head.state is DeliveryState.PENDING:
             before = drafts.claimed(tx, head)
             claimed = _begin(tx, head, before)
