@@ -11,7 +11,9 @@ import pytest
 from backchannel.cli import output
 from backchannel.cli.commands.history import show_message, text_of
 from backchannel.cli.finding import GatewayAddress, _websocket_url
-from backchannel.cli.output import Long, WordWrap, age, build_table, clean, console, show_json, until
+from backchannel.cli.output import WordWrap, age, clean, console, show_json, until
+from backchannel.cli.short_forms import Long
+from backchannel.cli.tables import build_table
 from backchannel.core.messages import Message
 
 

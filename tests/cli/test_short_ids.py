@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backchannel.cli.naming import SHORTEST, short_ids, short_key
+from backchannel.cli.short_forms import SHORTEST, short_ids, short_key
 
 from .program import Program
 

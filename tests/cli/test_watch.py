@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from backchannel.cli.client import GatewayClient
-from backchannel.cli.commands.sessions import line_of
+from backchannel.cli.commands.sessions import SessionsSnapshot, line_of
 from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.live import Lines
 from backchannel.wire.answers import SessionDeleted, SessionPatched
@@ -149,19 +149,13 @@ def _row(key: str) -> SessionRow:
 
 
 def test_a_session_that_merely_leaves_the_view_gets_no_line(capfd: pytest.CaptureFixture[str]) -> None:
-    class Now:
-        ts = 0
-
-        def __init__(self, *keys: str) -> None:
-            self.sessions = [_row(key) for key in keys]
-
-        def rows(self, now_ms: int) -> list[list[object]]:
-            return []
+    def now(*keys: str) -> SessionsSnapshot:
+        return SessionsSnapshot(0, [_row(key) for key in keys])
 
     lines = Lines(line_of, as_json=True)
-    for now in (Now("a", "b"), Now("a"), Now("a")):
-        lines.show(now, set())
-    lines.show(Now(), {"a", "never seen"})
+    for snapshot in (now("a", "b"), now("a"), now("a")):
+        lines.show(snapshot, set())
+    lines.show(now(), {"a", "never seen"})
 
     said = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(row["key"], row["status"]) for row in said] == [("a", "done"), ("b", "done"), ("a", "deleted")]

@@ -13,16 +13,16 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link, Payload
 from backchannel.cli.finding import NoGateway
 from backchannel.cli.options import Options
-from backchannel.cli.output import Rows, build_table, clock_time, console, is_terminal, say, say_dim, show_json
+from backchannel.cli.output import clock_time, console, is_terminal, say, say_dim, show_json
+from backchannel.cli.tables import TableRows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,30 +55,22 @@ class TableSnapshot(Protocol[SessionT]):
         """The sessions in it."""
         ...
 
-    def rows(self, now_ms: int) -> Rows:
-        """The cells of the table, with ages as of `now_ms`."""
+    def table(self, now_ms: int) -> TableRows:
+        """Its table, with ages as of `now_ms`."""
         ...
 
 
-class TableView(Protocol[SessionT]):
-    """A table that can be watched."""
+class TableView(ABC, Generic[RowT]):
+    """A table of sessions that can be watched. It is read again when one of them changed, or a receipt."""
 
-    @property
-    def columns(self) -> Sequence[str]: ...
+    look_again_s: ClassVar = LOOK_AGAIN_S
 
-    @property
-    def spare(self) -> Sequence[str]:
-        """The columns that are left out first where there is little room."""
-        ...
-
-    @property
-    def empty(self) -> str:
-        """What to say when there are no rows."""
-        ...
-
-    def load(self, client: GatewayClient) -> TableSnapshot[SessionT]:
+    @abstractmethod
+    def load(self, client: GatewayClient) -> TableSnapshot[RowT]:
         """Read what there is now."""
-        ...
+
+    def is_news(self, event: Payload) -> bool:
+        return event["event"] in ("sessions.changed", "delivery")
 
 
 class Display(Protocol[ShownT]):
@@ -134,27 +126,12 @@ def keep_watching(options: Options, source: WatchedView[SeenT], display: Display
 
 def watch_table(options: Options, view: TableView[RowT], lines: Lines[RowT], *, as_json: bool) -> None:
     """Keep a table up to date; `lines` is for output that is not a terminal."""
-    display = Screen(view) if is_drawn(as_json=as_json) else lines
-    keep_watching(options, _Sessions(view), display)
+    keep_watching(options, view, Screen() if is_drawn(as_json=as_json) else lines)
 
 
 def is_drawn(*, as_json: bool) -> bool:
     """Whether there is a terminal to draw on; otherwise each change is a line."""
     return not as_json and is_terminal(sys.stdout) and not console().is_dumb_terminal
-
-
-@dataclass(frozen=True, slots=True)
-class _Sessions(Generic[RowT]):
-    """A table of sessions: new when one of them has changed, or a receipt has."""
-
-    view: TableView[RowT]
-    look_again_s: float = LOOK_AGAIN_S
-
-    def load(self, client: GatewayClient) -> TableSnapshot[RowT]:
-        return self.view.load(client)
-
-    def is_news(self, event: Payload) -> bool:
-        return event["event"] in ("sessions.changed", "delivery")
 
 
 def _follow(
@@ -248,37 +225,34 @@ class ScreenDrawing(ABC, Generic[SeenT]):
 class Screen(ScreenDrawing[TableSnapshot[Any]]):
     """A table that is drawn."""
 
-    def __init__(self, view: TableView[Any]) -> None:
-        super().__init__()
-        self._view = view
-
     def picture(self, snapshot: TableSnapshot[Any] | None, note: str, since_ms: int) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
         head = Text(note, style="yellow") if note else Text(f"{time.strftime('%H:%M:%S')} · Ctrl-C ends", style="dim")
-        return Group(head, Text(), self._fitting(snapshot.rows(snapshot.ts + since_ms)) if snapshot else Text())
+        return Group(head, Text(), self._fitting(snapshot.table(snapshot.ts + since_ms)) if snapshot else Text())
 
     def last(self, snapshot: TableSnapshot[Any], since_ms: int) -> RenderableType:
-        return self._build(snapshot.rows(snapshot.ts + since_ms))
+        return _drawn(snapshot.table(snapshot.ts + since_ms))
 
-    def _fitting(self, rows: Rows) -> RenderableType:
+    def _fitting(self, table: TableRows) -> RenderableType:
         """The table as far as the window reaches, and how much of it is below."""
         from rich.console import Group
         from rich.text import Text
 
-        table = self._build(rows)
-        if len(self._console.render_lines(table)) <= (room := self._console.height - HEAD_LINES):
-            return table
-        shown = rows[: max(1, room - 2)]  # one line names the columns, one counts the rest
-        while len(shown) > 1 and len(self._console.render_lines(self._build(shown))) >= room:
-            shown = shown[:-1]  # some rows take more than a line
-        return Group(self._build(shown), Text(f"… {len(rows) - len(shown)} more", "dim"))
+        whole = _drawn(table)
+        if len(self._console.render_lines(whole)) <= (room := self._console.height - HEAD_LINES):
+            return whole
+        count = max(1, room - 2)  # one line names the columns, one counts the rest
+        while count > 1 and len(self._console.render_lines(table.build(count))) >= room:
+            count -= 1  # some rows take more than a line
+        return Group(table.build(count), Text(f"… {len(table.rows) - count} more", "dim"))
 
-    def _build(self, rows: Rows) -> RenderableType:
-        from rich.text import Text
 
-        return build_table(self._view.columns, rows, self._view.spare) if rows else Text(self._view.empty)
+def _drawn(table: TableRows) -> RenderableType:
+    from rich.text import Text
+
+    return table.build() if table.rows else Text(table.empty)
 
 
 class PipedOutput:

@@ -1,15 +1,14 @@
-"""What people name on the command line: sessions by key, id, label or agent, and all else by the beginning of an id."""
+"""Names that people type: sessions by key, id, label or agent, and all else by the beginning of an id."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import TypeVar
 
 from backchannel.cli import answers
 from backchannel.cli.client import CallFailed, GatewayClient, ask, connected
 from backchannel.cli.options import Options
-from backchannel.cli.output import Long
+from backchannel.cli.short_forms import UUID
 from backchannel.core.short_ids import GAP, IdKind
 from backchannel.core.text import quoted
 from backchannel.errors import SessionNotFound
@@ -17,16 +16,10 @@ from backchannel.errors import SessionNotFound
 WHICH = "a key, `main`, a session id or its beginning, a label, or an agent's id"
 """What names a session, for the help of commands."""
 
-_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_PLAIN = re.compile(rf"[^{GAP}]*:[^{GAP}]*|main|current|node-[^{GAP}]*|{_UUID}|\s*", re.IGNORECASE)
+_PLAIN = re.compile(rf"[^{GAP}]*:[^{GAP}]*|main|current|node-[^{GAP}]*|{UUID}|\s*", re.IGNORECASE)
 _CHILD_BEGINNING = re.compile(r"(?P<agent>agent:[^:]+:)?subagent:(?P<id>[0-9a-f][0-9a-f-]{3,34})", re.IGNORECASE)
 """A sub-agent's key without its end. Other keys are never looked up so: one that is written whole may be new."""
-_WHOLE = re.compile(rf"[0-9a-f]{{32}}|{_UUID}")
-_BASE = re.compile(rf"([0-9a-f]{{32}}|{_UUID})(/.*)?")
-_KEY_PART = re.compile(_UUID)
-SHORTEST = 12
-"""How much of an id is shown at least: as much as holds the millisecond in which it was made."""
-_LONGEST = 28
+_WHOLE = re.compile(rf"[0-9a-f]{{32}}|{UUID}")
 
 Name = TypeVar("Name", str, str | None)
 
@@ -69,31 +62,6 @@ def find_id(options: Options, kind: IdKind, written: str) -> str:
     return (
         written if _WHOLE.fullmatch(written) else ask(options, "ids.resolve", answers.IdFound, kind=kind, id=written).id
     )
-
-
-def short_ids(ids: Sequence[str]) -> list[Long]:
-    """Give ids of a table short forms that tell them apart, and that `find_id` reads."""
-    length = SHORTEST
-    while len({_short_id(whole, length) for whole in ids}) < len(set(ids)) and length < max(map(len, ids)):
-        length += 1
-    return [Long(whole, _short_id(whole, length)) for whole in ids]
-
-
-def _short_id(whole: str, length: int) -> str:
-    if match := _BASE.fullmatch(whole):
-        base, part = match.groups()
-        return f"{base[:length]}{GAP}{part}" if part else base[:length]
-    return _cut_middle(whole, length) if len(whole) > max(_LONGEST, 2 * length) else whole
-
-
-def short_key(key: str) -> Long:
-    """Give a session's key a short form, cut in the middle, that `find_key` reads."""
-    short = _KEY_PART.sub(lambda match: match.group()[:8] + GAP, key)
-    return Long(key, short if len(short) <= _LONGEST + 2 else _cut_middle(key, 18))
-
-
-def _cut_middle(text: str, head: int) -> str:
-    return f"{text[:head]}{GAP}{text[-11:]}"
 
 
 def _by_key(client: GatewayClient, name: str, caller: str | None) -> str | None:

@@ -6,10 +6,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -18,6 +19,7 @@ from backchannel.errors import ConfigError, GatewayError
 if TYPE_CHECKING:
     from backchannel.config import Config, Locations
 
+ListT = TypeVar("ListT", bound=Callable[..., None])
 GLOBAL_OPTIONS = ("state", "config", "url", "as_json")
 """The options that go with every command, before it or after it."""
 
@@ -60,6 +62,21 @@ AsJson = Annotated[bool, typer.Option("--json", callback=_said_anywhere, help="P
 AlwaysJson = Annotated[bool, typer.Option("--json", hidden=True)]
 """For commands that print JSON in any case."""
 Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
+
+
+def default_list(app: typer.Typer) -> Callable[[ListT], ListT]:
+    """Make a function the command `list` of a group, and what the group does without a command."""
+
+    def register(command: ListT) -> ListT:
+        @wraps(command)
+        def alone(**given: Any) -> None:
+            if given["ctx"].invoked_subcommand is None:
+                command(**given)
+
+        app.callback(invoke_without_command=True)(alone)
+        return app.command("list")(command)
+
+    return register
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import TypeVar
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, CallFailed, GatewayClient, Link
 from backchannel.cli.commands.history import load_last, show_message
-from backchannel.cli.commands.sessions import show_sessions
+from backchannel.cli.commands.sessions import SessionsSnapshot
 from backchannel.cli.conversation import (
     ReplyView,
     StoppedWaiting,
@@ -125,7 +125,7 @@ class Prompt:
                     self._show(self._history(int(count)))
                 case ["/sessions"]:
                     listed = self._link.client().call("sessions.list", answers.SessionRows, limit=20)
-                    show_sessions(listed.sessions, listed.ts)
+                    SessionsSnapshot(listed.ts, listed.sessions).table(listed.ts).show()
                 case _:
                     self._say(line)
         except NoGateway as gone:

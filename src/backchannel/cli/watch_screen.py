@@ -16,10 +16,11 @@ from backchannel.cli.commands.deliveries import place_of
 from backchannel.cli.commands.runs import result_of
 from backchannel.cli.commands.sessions import kind_of, name_of
 from backchannel.cli.live import ScreenDrawing
-from backchannel.cli.naming import short_ids, short_key
 from backchannel.cli.options import Options
-from backchannel.cli.output import Long, Rows, age, build_table, clean, until
+from backchannel.cli.output import age, clean, until
 from backchannel.cli.overview import OverviewSnapshot
+from backchannel.cli.short_forms import Long, short_ids, short_key
+from backchannel.cli.tables import RowTable, TableRows
 from backchannel.core.text import one_line
 
 if TYPE_CHECKING:
@@ -37,26 +38,25 @@ _COLOURS = {"ok": "green", "degraded": "yellow", "unavailable": "red"}
 class Panel:
     """One of the tables. Its first column has the name of the part."""
 
-    columns: tuple[str, ...]
-    spare: tuple[str, ...]
-    rows: Rows
+    table: TableRows
     total: int
     """How many there are, also those that were not read."""
-    empty: str
 
     @property
     def height(self) -> int:
-        return 1 + len(self.rows) + (len(self.rows) < self.total) if self.rows else 1
+        count = len(self.table.rows)
+        return 1 + count + (count < self.total) if count else 1
 
     def lines(self, room: int) -> list[RenderableType]:
         """Draw it in so many lines."""
         from rich.text import Text
 
-        if not self.rows:
-            return [Text(self.empty, "dim", no_wrap=True, overflow="ellipsis")]
-        is_cut = room < self.height or len(self.rows) < self.total
-        count = min(len(self.rows), max(1, room - 1 - (is_cut and room > _LEAST)))
-        table = build_table(self.columns, self.rows[:count], self.spare, is_flat=True)
+        if not self.table.rows:
+            return [Text(self.table.empty, "dim", no_wrap=True, overflow="ellipsis")]
+        read = len(self.table.rows)
+        is_cut = room < self.height or read < self.total
+        count = min(read, max(1, room - 1 - (is_cut and room > _LEAST)))
+        table = self.table.build(count, is_flat=True)
         return [table, Text(f"… {self.total - count} more", "dim")] if is_cut and room > _LEAST else [table]
 
 
@@ -92,7 +92,7 @@ class Board(ScreenDrawing[OverviewSnapshot]):
         head += [] if is_away else _problem(seen, self._options, width)
         for line in head:
             line.no_wrap, line.overflow = True, "ellipsis"
-        parts = (_sessions(seen, since_ms), _runs(seen, since_ms), _deliveries(seen, since_ms))
+        parts = [part(seen, seen.ts + since_ms) for part in (_sessions, _runs, _deliveries)]
         room = self._console.height - len(head)
         is_spaced = room >= sum(min(part.height, _LEAST + 1) for part in parts) + len(parts)
         shares = share(room - (len(parts) if is_spaced else 0), [part.height for part in parts])
@@ -168,24 +168,23 @@ def _problem(seen: OverviewSnapshot, options: Options, width: int) -> list[Text]
     return [Text(one_line(_flat(first.message.rstrip(".")), max(_SHORT_NAME, width - len(more))) + more, "yellow")]
 
 
-def _sessions(seen: OverviewSnapshot, since_ms: int) -> Panel:
-    now_ms = seen.ts + since_ms
-    rows = [
-        [
-            _short(short_key(row.key)),
-            _named(row),
-            kind_of(row),
-            _flat(row.channel),
-            row.status,
-            age(row.updated_at, now_ms),
-            tokens_in_short((row.input_tokens or 0) + (row.output_tokens or 0)),
-            "" if row.estimated_cost_usd is None else f"${row.estimated_cost_usd:.4f}",
-            _doing(seen, row),
-        ]
-        for row in seen.sessions
-    ]
-    columns = ("sessions", "name", "kind", "channel", "status", "age", "tokens", "cost", "doing")
-    return Panel(columns, ("kind", "channel", "name", "cost"), rows, len(rows), "sessions: none yet")
+def _sessions(seen: OverviewSnapshot, now_ms: int) -> Panel:
+    table: RowTable[answers.SessionRow] = RowTable(
+        {
+            "sessions": lambda row: _short(short_key(row.key)),
+            "name": _named,
+            "kind": kind_of,
+            "channel": lambda row: _flat(row.channel),
+            "status": lambda row: row.status,
+            "age": lambda row: age(row.updated_at, now_ms),
+            "tokens": lambda row: tokens_in_short((row.input_tokens or 0) + (row.output_tokens or 0)),
+            "cost": lambda row: "" if row.estimated_cost_usd is None else f"${row.estimated_cost_usd:.4f}",
+            "doing": lambda row: _doing(seen, row),
+        },
+        empty="sessions: none yet",
+        spare=("kind", "channel", "name", "cost"),
+    )
+    return Panel(table.of(seen.sessions), len(seen.sessions))
 
 
 def _doing(seen: OverviewSnapshot, session: answers.SessionRow) -> str:
@@ -198,21 +197,20 @@ def _named(session: answers.SessionRow) -> Long:
     return Long(name, one_line(name, _SHORT_NAME))
 
 
-def _runs(seen: OverviewSnapshot, since_ms: int) -> Panel:
-    now_ms = seen.ts + since_ms
-    rows = [
-        [
-            _flat(run_id.short),
-            _short(short_key(run.session_key)),
-            run.status if run.resume_at is None else "set aside",
-            age(run.ended_at or run.started_at or run.accepted_at, now_ms),
-            _what_of(seen, run, now_ms),
-        ]
-        for run_id, run in zip(short_ids([run.run_id for run in seen.runs]), seen.runs, strict=True)
-    ]
-    total = max(len(rows), seen.counts.runs)
-    columns = ("runs", "session", "status", "age", "doing")
-    return Panel(columns, ("age",), rows, total, "runs: none at work, none failed in 24 hours")
+def _runs(seen: OverviewSnapshot, now_ms: int) -> Panel:
+    ids = {each.text: each.short for each in short_ids([run.run_id for run in seen.runs])}
+    table: RowTable[answers.RunRow] = RowTable(
+        {
+            "runs": lambda run: _flat(ids[run.run_id]),
+            "session": lambda run: _short(short_key(run.session_key)),
+            "status": lambda run: run.status if run.resume_at is None else "set aside",
+            "age": lambda run: age(run.ended_at or run.started_at or run.accepted_at, now_ms),
+            "doing": lambda run: _what_of(seen, run, now_ms),
+        },
+        empty="runs: none at work, none failed in 24 hours",
+        spare=("age",),
+    )
+    return Panel(table.of(seen.runs), max(len(seen.runs), seen.counts.runs))
 
 
 def _what_of(seen: OverviewSnapshot, run: answers.RunRow, now_ms: int) -> str:
@@ -221,24 +219,21 @@ def _what_of(seen: OverviewSnapshot, run: answers.RunRow, now_ms: int) -> str:
     return _flat(result_of(run)) if run.resume_at is None else f"tried again in {until(run.resume_at, now_ms)}"
 
 
-def _deliveries(seen: OverviewSnapshot, since_ms: int) -> Panel:
-    now_ms = seen.ts + since_ms
-    rows = [
-        [
-            _flat(delivery_id.short),
-            delivery.state,
-            age(delivery.created_at, now_ms),
-            _flat(place_of(delivery)),
-            "" if delivery.due_at is None else until(delivery.due_at, now_ms),
-            _flat(delivery.error or delivery.text or ""),
-        ]
-        for delivery_id, delivery in zip(
-            short_ids([delivery.id for delivery in seen.deliveries]), seen.deliveries, strict=True
-        )
-    ]
-    total = max(len(rows), sum(seen.counts.deliveries.values()))
-    columns = ("deliveries", "state", "age", "to", "next try", "error or text")
-    return Panel(columns, ("age", "next try", "to"), rows, total, "deliveries: none waiting, failed or uncertain")
+def _deliveries(seen: OverviewSnapshot, now_ms: int) -> Panel:
+    ids = {each.text: each.short for each in short_ids([delivery.id for delivery in seen.deliveries])}
+    table: RowTable[answers.ReceiptRow] = RowTable(
+        {
+            "deliveries": lambda delivery: _flat(ids[delivery.id]),
+            "state": lambda delivery: delivery.state,
+            "age": lambda delivery: age(delivery.created_at, now_ms),
+            "to": lambda delivery: _flat(place_of(delivery)),
+            "next try": lambda delivery: until(delivery.due_at, now_ms),
+            "error or text": lambda delivery: _flat(delivery.error or delivery.text or ""),
+        },
+        empty="deliveries: none waiting, failed or uncertain",
+        spare=("age", "next try", "to"),
+    )
+    return Panel(table.of(seen.deliveries), max(len(seen.deliveries), sum(seen.counts.deliveries.values())))
 
 
 def tokens_in_short(count: int) -> str:

@@ -8,34 +8,29 @@ import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import ask
-from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import say_or_json, show_json, show_table
+from backchannel.cli.options import AsJson, default_list, options_of
+from backchannel.cli.output import say_or_json
+from backchannel.cli.tables import RowTable, show_list
 
 app = typer.Typer(help="List the agents, and forget one whose program is gone.", rich_markup_mode=None)
 
 FUNCTION = "(a function of a program)"
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+@default_list(app)
 def list_agents(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the agents, the default one first. `agents` alone does the same."""
-    if ctx.invoked_subcommand is not None:
-        return
     listed = ask(options_of(ctx), "agents.list", answers.AgentsListed)
-    if as_json:
-        show_json(listed)
-        return
-    rows = [
-        [
-            f"{agent.id} (default)" if agent.id == listed.default_id else agent.id,
-            agent.name,
-            agent.model.primary if agent.model else FUNCTION,
-            agent.thinking_default,
-        ]
-        for agent in listed.agents
-    ]
-    show_table(["id", "name", "model", "thinking"], rows, empty="There are no agents.")
+    table: RowTable[answers.AgentShown] = RowTable(
+        {
+            "id": lambda agent: f"{agent.id} (default)" if agent.id == listed.default_id else agent.id,
+            "name": lambda agent: agent.name,
+            "model": lambda agent: agent.model.primary if agent.model else FUNCTION,
+            "thinking": lambda agent: agent.thinking_default,
+        },
+        empty="There are no agents.",
+    )
+    show_list(listed, table.of(listed.agents), as_json=as_json)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +11,9 @@ import typer
 from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_id, find_key
-from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import age, say, say_more, show_json, show_table
+from backchannel.cli.options import AsJson, Limit, default_list, options_of
+from backchannel.cli.output import age, say, show_json
+from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import made_visible, one_line
 
@@ -23,36 +25,31 @@ All = Annotated[bool, typer.Option("--all", help="Those that were answered too."
 Always = Annotated[bool, typer.Option("--always", help="Do not ask for this tool in this session again.")]
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+_TABLE: RowTable[answers.ApprovalRow] = RowTable(
+    {
+        "id": lambda approval: approval.id,
+        "state": lambda approval: approval.state,
+        "age": lambda approval: age(approval.created_at),
+        "session": lambda approval: approval.session_key,
+        "tool": lambda approval: approval.tool,
+        "arguments": lambda approval: one_line(made_visible(json.dumps(approval.args, ensure_ascii=False))),
+    },
+    empty="Nothing waits for your word.",
+    spare=("state", "age"),
+)
+
+
+@default_list(app)
 def list_approvals(
     ctx: typer.Context, session: Session = None, every: All = False, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
     """List the calls that wait, the newest first. `approvals` alone does the same."""
-    if ctx.invoked_subcommand is not None:
-        return
     options = options_of(ctx)
     state = None if every else "pending"
     key = find_key(options, session)
     listed = ask(options, "approvals.list", answers.ApprovalsListed, sessionKey=key, state=state, limit=limit)
-    if as_json:
-        show_json(listed)
-        return
-    rows = [
-        [
-            approval.id,
-            approval.state,
-            age(approval.created_at),
-            approval.session_key,
-            approval.tool,
-            one_line(made_visible(json.dumps(approval.args, ensure_ascii=False))),
-        ]
-        for approval in listed.approvals
-    ]
-    empty = "Nothing was asked for." if every else "Nothing waits for your word."
-    show_table(["id", "state", "age", "session", "tool", "arguments"], rows, empty=empty, spare=("state", "age"))
-    if listed.has_more:
-        say_more(limit)
+    table = replace(_TABLE, empty="Nothing was asked for.") if every else _TABLE
+    show_list(listed, table.of(listed.approvals), as_json=as_json, limit=limit)
 
 
 @app.command()

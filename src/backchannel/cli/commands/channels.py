@@ -9,8 +9,9 @@ import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import GatewayClient, ask, connected
-from backchannel.cli.options import FAILED, AsJson, Options, options_of
-from backchannel.cli.output import age, as_plain, clock_time, patience, say, show_json, show_table
+from backchannel.cli.options import FAILED, AsJson, Options, default_list, options_of
+from backchannel.cli.output import age, as_plain, clock_time, patience, say, show_json
+from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.text import one_line
 
 app = typer.Typer(help="List the channels, and try one.", rich_markup_mode=None)
@@ -21,32 +22,28 @@ RECEIPT_S = 30.0
 _LOOK_AGAIN_S = 1.0
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+@default_list(app)
 def list_channels(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the channels: whether each is up, since when, and what is wrong. `channels` alone does the same."""
-    if ctx.invoked_subcommand is not None:
-        return
     listed = ask(options_of(ctx), "channels.list", answers.ChannelsListed)
-    if as_json:
-        show_json(listed)
-        return
-    rows = [
-        [
-            channel.name,
-            channel.adapter,
-            state_word(channel),
-            age(channel.since),
-            ", ".join(channel.accounts or ()),
-            channel.waiting,
-            channel.failed,
-            channel.uncertain,
-            _last_error(channel),
-        ]
-        for channel in listed.channels
-    ]
-    columns = ["name", "adapter", "state", "for", "account", "waiting", "failed", "uncertain", "last error"]
-    show_table(columns, rows, empty="There are no channels.", spare=("adapter", "uncertain", "failed", "account"))
+    show_list(listed, _TABLE.of(listed.channels), as_json=as_json)
+
+
+_TABLE: RowTable[answers.ChannelShown] = RowTable(
+    {
+        "name": lambda channel: channel.name,
+        "adapter": lambda channel: channel.adapter,
+        "state": lambda channel: state_word(channel),
+        "for": lambda channel: age(channel.since),
+        "account": lambda channel: ", ".join(channel.accounts or ()),
+        "waiting": lambda channel: channel.waiting,
+        "failed": lambda channel: channel.failed,
+        "uncertain": lambda channel: channel.uncertain,
+        "last error": lambda channel: _last_error(channel),
+    },
+    empty="There are no channels.",
+    spare=("adapter", "uncertain", "failed", "account"),
+)
 
 
 def state_word(channel: answers.ChannelState) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from backchannel.cli.options import FAILED, AlwaysJson, AsJson, CommandFailed, Options, options_of
-from backchannel.cli.output import say, say_styled, show_facts, show_json, show_table
+from backchannel.cli.output import say, say_styled, show_facts, show_json
+from backchannel.cli.tables import show_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -11,8 +12,9 @@ import typer
 from backchannel.cli import answers
 from backchannel.cli.client import ask, connected
 from backchannel.cli.naming import find_id
-from backchannel.cli.options import AsJson, Options, options_of
-from backchannel.cli.output import age, clock_time, say_or_json, show_json, show_table, until
+from backchannel.cli.options import AsJson, Options, default_list, options_of
+from backchannel.cli.output import age, clock_time, say_or_json, until
+from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
@@ -21,21 +23,27 @@ app = typer.Typer(help="List, add, run and remove cron jobs.", rich_markup_mode=
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its beginning, as `cron` shows it.")]
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+@default_list(app)
 def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the jobs, those that come next first. `cron` alone does the same."""
-    if ctx.invoked_subcommand is not None:
-        return
     options = options_of(ctx)
     listed = answers.JobsListed(jobs=_all_jobs(options))
-    if as_json:
-        show_json(listed)
-        return
-    rows = [[job.id, job.schedule, job.tz, _next(job), _last_run(job), job.skipped or None] for job in listed.jobs]
     add = options.command("cron", "add", "ID", "every 1h", "MESSAGE")
-    empty = f"There are no cron jobs. Add one with: {add}"
-    show_table(["id", "schedule", "tz", "next", "last run", "skipped"], rows, empty=empty)
+    table = replace(_TABLE, empty=f"There are no cron jobs. Add one with: {add}")
+    show_list(listed, table.of(listed.jobs), as_json=as_json)
+
+
+_TABLE: RowTable[answers.JobShown] = RowTable(
+    {
+        "id": lambda job: job.id,
+        "schedule": lambda job: job.schedule,
+        "tz": lambda job: job.tz,
+        "next": lambda job: _next(job),
+        "last run": lambda job: _last_run(job),
+        "skipped": lambda job: job.skipped or None,
+    },
+    empty="There are no cron jobs.",
+)
 
 
 def _all_jobs(options: Options) -> list[answers.JobShown]:

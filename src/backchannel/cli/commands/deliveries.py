@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import ask, connected
-from backchannel.cli.naming import find_id, find_key, short_ids
-from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
-from backchannel.cli.output import age, clock_time, say, say_more, show_facts, show_json, show_table, until
+from backchannel.cli.naming import find_id, find_key
+from backchannel.cli.options import FAILED, AsJson, Limit, Options, default_list, options_of
+from backchannel.cli.output import age, clock_time, say, show_facts, show_json, until
+from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
@@ -37,42 +37,31 @@ Status = Annotated[
 ]
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+@default_list(app)
 def list_deliveries(
     ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
     """List deliveries, the newest first. `deliveries` alone does the same."""
-    if ctx.invoked_subcommand is not None:
-        return
     options = options_of(ctx)
     key = find_key(options, session)
     listed = ask(options, "deliveries.list", answers.DeliveriesListed, sessionKey=key, state=status, limit=limit)
-    if as_json:
-        show_json(listed)
-        return
-    now_ms = time.time_ns() // 1_000_000
-    ids = short_ids([delivery.id for delivery in listed.deliveries])
-    rows = [
-        [
-            delivery_id,
-            delivery.state,
-            age(delivery.created_at),
-            place_of(delivery),
-            _progress(delivery),
-            until(delivery.due_at, now_ms) if delivery.due_at is not None else "",
-            one_line(delivery.error or delivery.text or ""),
-        ]
-        for delivery_id, delivery in zip(ids, listed.deliveries, strict=True)
-    ]
-    show_table(
-        ["id", "state", "age", "to", "parts", "next try", "error or text"],
-        rows,
-        empty="There are no deliveries.",
-        spare=("parts", "age", "next try"),
-    )
-    if listed.has_more:
-        say_more(limit)
+    show_list(listed, DELIVERIES.of(listed.deliveries), as_json=as_json, limit=limit)
+
+
+DELIVERIES: RowTable[answers.ReceiptRow] = RowTable(
+    {
+        "id": lambda delivery: delivery.id,
+        "state": lambda delivery: delivery.state,
+        "age": lambda delivery: age(delivery.created_at),
+        "to": lambda delivery: place_of(delivery),
+        "parts": lambda delivery: _progress(delivery),
+        "next try": lambda delivery: until(delivery.due_at),
+        "error or text": lambda delivery: one_line(delivery.error or delivery.text or ""),
+    },
+    empty="There are no deliveries.",
+    spare=("parts", "age", "next try"),
+    ids="id",
+)
 
 
 def place_of(delivery: answers.ReceiptRow) -> str:

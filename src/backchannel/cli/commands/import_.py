@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.options import EXIT_INTERRUPTED, AsJson, CommandFailed, Options, options_of
-from backchannel.cli.output import console, counted, is_terminal, say, show_facts, show_json, show_table
+from backchannel.cli.output import console, counted, is_terminal, say, show_facts, show_json
+from backchannel.cli.tables import show_table
 
 if TYPE_CHECKING:
     from collections import Counter

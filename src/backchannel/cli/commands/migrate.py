@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backchannel.cli.options import EXIT_INTERRUPTED, AsJson, CommandFailed, Options, options_of
-from backchannel.cli.output import console, counted, is_terminal, say, show_json, show_table
+from backchannel.cli.output import console, counted, is_terminal, say, show_json
+from backchannel.cli.tables import show_table
 from backchannel.errors import DatabaseUnusable, StartupError, Unavailable
 
 if TYPE_CHECKING:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import ask
-from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import age, say_more, say_or_json, show_json, show_table, until
+from backchannel.cli.options import AsJson, Limit, default_list, options_of
+from backchannel.cli.output import age, say_or_json, until
+from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.text import clean_name, made_visible, one_line
 
 app = typer.Typer(help="Decide which strangers may speak.", rich_markup_mode=None)
@@ -19,36 +20,29 @@ Code = Annotated[str, typer.Argument(metavar="CODE", help="The code that the str
 All = Annotated[bool, typer.Option("--all", help="Those who were let in or denied too.")]
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+_TABLE: RowTable[answers.PairingRow] = RowTable(
+    {
+        "code": lambda pairing: pairing.code,
+        "state": lambda pairing: pairing.state,
+        "age": lambda pairing: age(pairing.answered_at or pairing.created_at),
+        "void in": lambda pairing: until(pairing.expires_at),
+        "channel": lambda pairing: _place(pairing),
+        "sender": lambda pairing: one_line(made_visible(pairing.sender_id)),
+        "name": lambda pairing: clean_name(pairing.sender_name or ""),
+    },
+    empty="Nobody waits to be let in.",
+    spare=("age", "void in"),
+)
+
+
+@default_list(app)
 def list_pairings(ctx: typer.Context, every: All = False, limit: Limit = 20, as_json: AsJson = False) -> None:
     """List the strangers who wait, the newest first. `pairing` alone does the same."""
-    if ctx.invoked_subcommand is not None:
-        return
     listed = ask(
         options_of(ctx), "pairing.list", answers.PairingsListed, state=None if every else "pending", limit=limit
     )
-    if as_json:
-        show_json(listed)
-        return
-    now_ms = time.time_ns() // 1_000_000
-    rows = [
-        [
-            pairing.code,
-            pairing.state,
-            age(pairing.answered_at or pairing.created_at),
-            until(pairing.expires_at, now_ms) if pairing.expires_at is not None else "",
-            _place(pairing),
-            one_line(made_visible(pairing.sender_id)),
-            clean_name(pairing.sender_name or ""),
-        ]
-        for pairing in listed.pairings
-    ]
-    empty = "Nobody was let in or denied, and nobody waits." if every else "Nobody waits to be let in."
-    columns = ["code", "state", "age", "void in", "channel", "sender", "name"]
-    show_table(columns, rows, empty=empty, spare=("age", "void in"))
-    if listed.has_more:
-        say_more(limit)
+    table = replace(_TABLE, empty="Nobody was let in or denied, and nobody waits.") if every else _TABLE
+    show_list(listed, table.of(listed.pairings), as_json=as_json, limit=limit)
 
 
 @app.command()

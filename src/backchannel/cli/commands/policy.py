@@ -10,7 +10,8 @@ from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import say, show_facts, show_json, show_table
+from backchannel.cli.output import say, show_facts, show_json
+from backchannel.cli.tables import show_table
 
 app = typer.Typer(help="Explain what the rules decide.", no_args_is_help=True, rich_markup_mode=None)
 

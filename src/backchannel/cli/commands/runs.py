@@ -10,27 +10,16 @@ from backchannel.cli import answers
 from backchannel.cli.client import ask, connected
 from backchannel.cli.conversation import wait_for_run
 from backchannel.cli.failures import retry_text
-from backchannel.cli.naming import find_id, find_key, short_ids, short_key
-from backchannel.cli.options import FAILED, AsJson, Limit, Options, options_of
-from backchannel.cli.output import (
-    age,
-    clock_time,
-    patience,
-    say,
-    say_more,
-    say_or_json,
-    show_facts,
-    show_json,
-    show_table,
-)
+from backchannel.cli.naming import find_id, find_key
+from backchannel.cli.options import FAILED, AsJson, Limit, Options, default_list, options_of
+from backchannel.cli.output import age, clock_time, patience, say, say_or_json, show_facts, show_json
+from backchannel.cli.short_forms import short_key
+from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.commands.control_words import describe_word, is_control_word
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
 app = typer.Typer(help="List, show, wait for, stop and retry runs.", rich_markup_mode=None)
-
-_COLUMNS = ("id", "session", "status", "age", "took", "result")
-_SPARE = ("took", "age")
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or its beginning, as `runs` shows it.")]
 Session = Annotated[str | None, typer.Option("--session", help="Only runs of this session.")]
@@ -44,35 +33,30 @@ Status = Annotated[
 ]
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+@default_list(app)
 def list_runs(
     ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
     """List runs, the newest first; `runs` alone does the same."""
-    if ctx.invoked_subcommand is not None:
-        return
     options = options_of(ctx)
     key = find_key(options, session)
     listed = ask(options, "runs.list", answers.RunsListed, sessionKey=key, states=status or None, limit=limit)
-    if as_json:
-        show_json(listed)
-        return
-    rows = [
-        [
-            run_id,
-            short_key(run.session_key),
-            run.status,
-            age(run.accepted_at),
-            _took(run),
-            one_line(result_of(run)),
-        ]
-        for run_id, run in zip(short_ids([run.run_id for run in listed.runs]), listed.runs, strict=True)
-    ]
-    show_table(_COLUMNS, rows, empty="There are no runs.", spare=_SPARE)
-    if listed.has_more:
-        say_more(limit)
+    show_list(listed, RUNS.of(listed.runs), as_json=as_json, limit=limit)
 
+
+RUNS: RowTable[answers.RunRow] = RowTable(
+    {
+        "id": lambda run: run.run_id,
+        "session": lambda run: short_key(run.session_key),
+        "status": lambda run: run.status,
+        "age": lambda run: age(run.accepted_at),
+        "took": lambda run: _took(run),
+        "result": lambda run: one_line(result_of(run)),
+    },
+    empty="There are no runs.",
+    spare=("took", "age"),
+    ids="id",
+)
 
 WAITS = {
     "function": "waits for the program whose function is its agent",

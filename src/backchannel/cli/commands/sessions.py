@@ -9,15 +9,15 @@ import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import NULL, GatewayClient, connected
-from backchannel.cli.live import Lines, watch_table
-from backchannel.cli.naming import WHICH, find_key, short_key
-from backchannel.cli.options import AsJson, Limit, Options, options_of
-from backchannel.cli.output import Long, Rows, age, clock_time, say, say_or_json, show_json, show_table
+from backchannel.cli.live import Lines, TableView, watch_table
+from backchannel.cli.naming import WHICH, find_key
+from backchannel.cli.options import AsJson, Limit, Options, default_list, options_of
+from backchannel.cli.output import age, clock_time, say, say_or_json, show_json
+from backchannel.cli.short_forms import Long, short_key
+from backchannel.cli.tables import RowTable, TableRows
 from backchannel.core.text import one_line, quoted
 from backchannel.errors import SessionNotFound
 
-_SPARE = ("model", "kind")
-_COLUMNS = ("key", "kind", "status", "name", "model", "tokens", "active")
 EMPTY = "There are no sessions."
 _SHORT_NAME = 12
 _PAGE = 1000
@@ -29,8 +29,7 @@ app = typer.Typer(help="List, label, reset and delete sessions.", rich_markup_mo
 Key = Annotated[str, typer.Argument(metavar="SESSION", help=f"The session: {WHICH}.")]
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+@default_list(app)
 def list_sessions(
     ctx: typer.Context,
     kind: Annotated[
@@ -48,8 +47,6 @@ def list_sessions(
     as_json: AsJson = False,
 ) -> None:
     """List the sessions, the newest first. With --json and --watch, a session a line."""
-    if ctx.invoked_subcommand is not None:
-        return
     options = options_of(ctx)
     view = SessionsView(
         limit,
@@ -70,7 +67,7 @@ def list_sessions(
     if as_json:
         show_json(listed)
         return
-    show_sessions(listed.sessions, listed.ts)
+    SessionsSnapshot(listed.ts, listed.sessions).table(listed.ts).show()
     if listed.has_more:
         say(f"There are more: --limit {limit * 2} shows them, --search finds them.", err=True)
 
@@ -118,14 +115,11 @@ def _change(options: Options, session: str, method: str, shape: type[T], **param
 
 
 @dataclass(frozen=True, slots=True)
-class SessionsView:
+class SessionsView(TableView["answers.SessionRow"]):
     """The sessions that fit, the newest first."""
 
     limit: int
     wanted: dict[str, Any]
-    columns: tuple[str, ...] = _COLUMNS
-    spare: tuple[str, ...] = _SPARE
-    empty: str = EMPTY
 
     def list(self, client: GatewayClient) -> answers.SessionRows:
         """Ask for them, page by page if there are many."""
@@ -151,24 +145,21 @@ class SessionsSnapshot:
     ts: int
     sessions: list[answers.SessionRow]
 
-    def rows(self, now_ms: int) -> Rows:
-        return [
-            [
-                short_key(row.key),
-                kind_of(row),
-                status_of(row),
-                _shown_name(row),
-                row.model,
-                tokens_of(row),
-                age(row.updated_at, now_ms),
-            ]
-            for row in self.sessions
-        ]
-
-
-def show_sessions(rows: list[answers.SessionRow], now_ms: int) -> None:
-    """Print sessions as a table."""
-    show_table(_COLUMNS, SessionsSnapshot(now_ms, rows).rows(now_ms), empty=EMPTY, spare=_SPARE)
+    def table(self, now_ms: int) -> TableRows:
+        columns: RowTable[answers.SessionRow] = RowTable(
+            {
+                "key": lambda row: short_key(row.key),
+                "kind": kind_of,
+                "status": status_of,
+                "name": _shown_name,
+                "model": lambda row: row.model,
+                "tokens": tokens_of,
+                "active": lambda row: age(row.updated_at, now_ms),
+            },
+            empty=EMPTY,
+            spare=("model", "kind"),
+        )
+        return columns.of(self.sessions)
 
 
 def kind_of(row: answers.SessionRow) -> str:

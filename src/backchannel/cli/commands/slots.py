@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import ask
-from backchannel.cli.naming import find_id, short_ids, short_key
-from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import age, say, say_or_json, show_json, show_table
+from backchannel.cli.naming import find_id
+from backchannel.cli.options import AsJson, default_list, options_of
+from backchannel.cli.output import age, say, say_or_json, show_json
+from backchannel.cli.short_forms import short_key
+from backchannel.cli.tables import RowTable
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="List what works and what waits for its turn; end one.", rich_markup_mode=None)
@@ -19,41 +20,44 @@ app = typer.Typer(help="List what works and what waits for its turn; end one.", 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, or the beginning of it, as `slots` shows it.")]
 
 
-@app.callback(invoke_without_command=True)
-@app.command("list")
+@default_list(app)
 def list_slots(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List what has a slot, then what waits for one, the longest first. `slots` alone does the same."""
-    if ctx.invoked_subcommand is not None:
-        return
     listed = ask(options_of(ctx), "slots.list", answers.SlotsListed)
     if as_json:
         show_json(listed)
         return
-    counts = [[each.kind, each.used, each.limit, each.own, each.waiting] for each in listed.kinds]
-    show_table(["kind", "used", "of", "kept for each agent", "waiting"], counts, empty="There are no slots.")
+    _COUNTS.of(listed.kinds).show()
     say()
-    show_uses(listed.slots)
+    USES.of(listed.slots).show()
     if listed.has_more:
         say("… and more.")
 
 
-def show_uses(slots: Sequence[answers.SlotUse]) -> None:
-    """Print pieces of work as a table."""
-    ids = short_ids([use.id for use in slots])
-    rows = [
-        [
-            id,
-            use.kind,
-            "waits" if use.is_waiting else "works",
-            age(use.since),
-            use.agent_id,
-            short_key(use.session_key),
-            use.what,
-        ]
-        for id, use in zip(ids, slots, strict=True)
-    ]
-    columns = ["id", "kind", "state", "for", "agent", "session", "what"]
-    show_table(columns, rows, empty="Nothing is at work.", spare=("agent",))
+_COUNTS: RowTable[answers.SlotCount] = RowTable(
+    {
+        "kind": lambda count: count.kind,
+        "used": lambda count: count.used,
+        "of": lambda count: count.limit,
+        "kept for each agent": lambda count: count.own,
+        "waiting": lambda count: count.waiting,
+    },
+    empty="There are no slots.",
+)
+USES: RowTable[answers.SlotUse] = RowTable(
+    {
+        "id": lambda use: use.id,
+        "kind": lambda use: use.kind,
+        "state": lambda use: "waits" if use.is_waiting else "works",
+        "for": lambda use: age(use.since),
+        "agent": lambda use: use.agent_id,
+        "session": lambda use: short_key(use.session_key),
+        "what": lambda use: use.what,
+    },
+    empty="Nothing is at work.",
+    spare=("agent",),
+    ids="id",
+)
 
 
 @app.command()

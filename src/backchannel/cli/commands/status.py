@@ -11,10 +11,11 @@ from backchannel.cli import answers
 from backchannel.cli.client import connected
 from backchannel.cli.commands.channels import state_word
 from backchannel.cli.commands.config import look_for_problems, show_findings
-from backchannel.cli.commands.slots import show_uses
+from backchannel.cli.commands.slots import USES
 from backchannel.cli.finding import NoGateway, find_gateway
 from backchannel.cli.options import DEGRADED, FAILED, AsJson, Options, options_of
-from backchannel.cli.output import age, as_plain, counted, say, say_styled, show_facts, show_json, show_table
+from backchannel.cli.output import age, as_plain, counted, say, say_styled, show_facts, show_json
+from backchannel.cli.tables import TableRows
 from backchannel.core.text import one_line
 
 SLOTS_SHOWN = 10
@@ -65,14 +66,19 @@ def _show(options: Options, state: answers.Status, slots: answers.SlotsListed) -
     )
     if slots.slots:
         say()
-        show_uses(slots.slots[:SLOTS_SHOWN])
+        USES.of(slots.slots[:SLOTS_SHOWN]).show()
         if len(slots.slots) > SLOTS_SHOWN:
             say(f"… and {len(slots.slots) - SLOTS_SHOWN} more: {options.command('slots')}")
     if state.problems:
         say()
         say_styled(f"{counted(len(state.problems), 'problem')}:", fg=_COLOURS[state.status])
-        problems = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in state.problems]
-        show_table(["problem", "what is wrong, and what to do"], problems, empty="")
+        _problems(options, state).show()
+
+
+def _problems(options: Options, state: answers.Status) -> TableRows:
+    rows = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in state.problems]
+    empty = "The gateway runs, and nothing is wrong with it."
+    return TableRows(["problem", "what is wrong, and what to do"], rows, empty)
 
 
 def _runs(counts: dict[str, int]) -> str:
@@ -138,9 +144,6 @@ def _show_problems(options: Options, state: answers.Status | None) -> None:
     if state is None:
         say(f"No gateway runs here. Start one with: {options.command('up')}")
         return
-    rows = [[found.code, options.spell(f"{found.message} {found.hint}")] for found in state.problems]
-    show_table(
-        ["problem", "what is wrong, and what to do"], rows, empty="The gateway runs, and nothing is wrong with it."
-    )
+    _problems(options, state).show()
     if state.sandbox is not None:
         say(f"In sandboxes, {state.sandbox}.")

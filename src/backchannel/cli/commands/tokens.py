@@ -9,9 +9,11 @@ import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import ask
-from backchannel.cli.naming import find_id, find_key, short_key
+from backchannel.cli.naming import find_id, find_key
 from backchannel.cli.options import AsJson, options_of
-from backchannel.cli.output import age, is_terminal, say, say_or_json, show_json, show_table
+from backchannel.cli.output import age, is_terminal, say, say_or_json, show_json
+from backchannel.cli.short_forms import short_key
+from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.short_ids import IdKind
 
 app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
@@ -46,20 +48,19 @@ def create(
 def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the tokens that were made. Those of pages that stay logged in are among them, the operator's own is not."""
     listed = ask(options_of(ctx), "tokens.list", answers.TokensListed)
-    if as_json:
-        show_json(listed)
-        return
-    rows = [
-        [
-            token.id,
-            token.label if token.device is None else _name(token.device),
-            ", ".join(token.scopes) if token.session_key is None else short_key(token.session_key),
-            age(token.created_at),
-            _state(token),
-        ]
-        for token in listed.tokens
-    ]
-    show_table(["id", "label", "for", "age", "state"], rows, empty="No tokens were made.")
+    show_list(listed, _TABLE.of(listed.tokens), as_json=as_json)
+
+
+_TABLE: RowTable[answers.TokenShown] = RowTable(
+    {
+        "id": lambda token: token.id,
+        "label": lambda token: token.label if token.device is None else _name(token.device),
+        "for": lambda token: ", ".join(token.scopes) if token.session_key is None else short_key(token.session_key),
+        "age": lambda token: age(token.created_at),
+        "state": lambda token: _state(token),
+    },
+    empty="No tokens were made.",
+)
 
 
 def _name(device: answers.TokenDevice) -> str:

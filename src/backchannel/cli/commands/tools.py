@@ -10,7 +10,8 @@ from backchannel.cli import answers
 from backchannel.cli.client import connected
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import FAILED, AlwaysJson, AsJson, options_of
-from backchannel.cli.output import patience, say, show_json, show_table
+from backchannel.cli.output import patience, say, show_json
+from backchannel.cli.tables import show_table
 
 if TYPE_CHECKING:
     from backchannel.tools.base import SessionTool

@@ -14,10 +14,12 @@ import typer
 from backchannel.cli import answers
 from backchannel.cli.client import GatewayClient, connected
 from backchannel.cli.commands.sessions import EMPTY, in_line, name_of, status_of
-from backchannel.cli.live import Lines, watch_table
+from backchannel.cli.live import Lines, TableView, watch_table
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import Long, Rows, age, as_plain, clock_time, say, show_json, show_table
+from backchannel.cli.output import age, as_plain, clock_time, say, show_json
+from backchannel.cli.short_forms import Long
+from backchannel.cli.tables import TableRows
 from backchannel.core.text import one_line
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def tree(
     if as_json:
         show_json(snapshot.as_json())
         return
-    show_table(_COLUMNS, snapshot.rows(snapshot.ts), empty=EMPTY, spare=_SPARE)
+    snapshot.table(snapshot.ts).show()
     if snapshot.has_more:
         more = f"--limit {min(limit * 2, _MOST)} shows them, a" if limit < _MOST else "a"
         say(f"There are more: {more} KEY or --agent narrows it down.", err=True)
@@ -106,15 +108,12 @@ def _plain(node: answers.TreeNode) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeView:
+class TreeView(TableView["answers.TreeNode"]):
     """The sessions as trees."""
 
     key: str | None
     agent: str | None
     limit: int
-    columns: tuple[str, ...] = _COLUMNS
-    spare: tuple[str, ...] = _SPARE
-    empty: str = EMPTY
 
     def load(self, client: GatewayClient) -> TreeSnapshot:
         told = client.call("sessions.tree", answers.Trees, key=self.key, agentId=self.agent, limit=self.limit)
@@ -141,8 +140,9 @@ class TreeSnapshot:
         ]
         return {"ts": self.ts, "count": len(self.sessions), "hasMore": self.has_more, "agents": agents}
 
-    def rows(self, now_ms: int) -> Rows:
-        return [row for agent, nodes in self._by_agent().items() for row in _group(agent, nodes, now_ms)]
+    def table(self, now_ms: int) -> TableRows:
+        rows = [row for agent, nodes in self._by_agent().items() for row in _group(agent, nodes, now_ms)]
+        return TableRows(_COLUMNS, rows, EMPTY, _SPARE)
 
     def _by_agent(self) -> dict[str, list[Node]]:
         """Group the trees: the default agent first, of each agent the main session first, then the newest."""
