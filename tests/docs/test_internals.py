@@ -27,6 +27,7 @@ NOT_YET = ("storage", "gateway", "wire", "runtime", "cli", "errors.py", "version
 """Where the first sentences are still to be rewritten."""
 
 _PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|js|css|md|sql|toml|json5?)))(?::([\w.]+))?`")
+_FILE = re.compile(r"`([\w.-]+(?:/[\w.-]+)*\.(?:py|js|css|md|sql))`")
 _QUESTION = re.compile(r"(?:What|Whether|How|Who|Whom|Whose|Which|Where|When|Why)\b")
 
 each_page = pytest.mark.parametrize(
@@ -68,6 +69,27 @@ def _bad_first_sentences() -> Iterator[str]:
         words = len(sentence.split())
         if not sentence.endswith(".") or words > MOST_WORDS_OF_FIRST_SENTENCE or _QUESTION.match(sentence):
             yield f"{module.relative_to(SOURCE)}: {sentence!r} ({words} words)"
+
+
+def test_every_file_that_a_docstring_names_exists() -> None:
+    assert list(_missing_files()) == []
+
+
+def _missing_files() -> Iterator[str]:
+    """Find names of files in docstrings that are neither below the package, nor beside, nor in any folder of a kind."""
+    names = {module.name for module in modules()}
+    for module in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            for file in _FILE.findall(_docstring(node)):
+                is_there = any((root / file).exists() for root in (ROOT, SOURCE, module.parent))
+                if not (is_there or file in names or file.startswith("NNNN")):
+                    yield f"{module.relative_to(SOURCE)}: {file} is not there"
+
+
+def _docstring(node: ast.AST) -> str:
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return ast.get_docstring(node) or ""
+    return ""
 
 
 # The written pages

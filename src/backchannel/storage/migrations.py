@@ -1,6 +1,6 @@
 """Schema versions, and the statements that lead from each to the next.
 
-A version is a file `schema/NNNN_name.sql`; its number is the version it leads to. The file is for every database, with
+A version is a file `NNNN_name.sql` in `schema/`; its number is the version it leads to. The file is for every database, with
 `{counter}` for a primary key that grows. `NNNN_name.<dialect>.sql` has what only one kind of database needs; it runs
 after the file for all. All missing steps run in one transaction.
 

@@ -1,9 +1,9 @@
 """The PostgreSQL driver: a few threads that write, and a few that read beside them.
 
 A unit goes to a thread by the session that it is about, so that those of one session are done in the order in which
-they came (`postgres_lane.py`). A unit that may be about everything waits until all before it are done, and what comes
+they came (`writer.py`). A unit that may be about everything waits until all before it are done, and what comes
 meanwhile is done after it, or with it: it keeps everybody else away from the database in any case
-(`postgres_attempt.py`). So units are done in the order in which they are handed over, but for those about different
+(`attempt.py`). So units are done in the order in which they are handed over, but for those about different
 sessions.
 """
 

@@ -1,6 +1,6 @@
 """Locks of other programs that keep a gateway from writing: who holds them, since when, and what for.
 
-The gateways themselves lock by `postgres_locks.py` before they touch a row. So whoever holds a row or a table that one
+The gateways themselves lock by `locks.py` before they touch a row. So whoever holds a row or a table that one
 of them needs then is another program: a console with an open transaction, `CREATE INDEX`, `LOCK TABLE`. A lane that has
 waited for such a lock once waits only for a moment the next time, for as long as that transaction lasts: everybody else
 waits behind it.

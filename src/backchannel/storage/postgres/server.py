@@ -1,7 +1,7 @@
 """A database on a PostgreSQL server: what it must be, how it becomes current, and who may write to it.
 
 Several gateways work on a schema of it. Each transaction that writes begins with locks that it has until its commit
-(`postgres_locks.py`). Each connection that writes also shares another lock, for as long as it lasts; whoever copies a
+(`locks.py`). Each connection that writes also shares another lock, for as long as it lasts; whoever copies a
 state into it, or changes the schema so that older programs cannot go on, has that one alone. What is not ours or newer
 than this program is refused before anything is written.
 

@@ -1,6 +1,6 @@
 """A connection beside those that write: for the lease, for the probe of `/readyz`, and to see who holds others up.
 
-It waits for no lane and takes none of the locks of `postgres_locks.py`. So a gateway whose lanes all stand keeps its
+It waits for no lane and takes none of the locks of `locks.py`. So a gateway whose lanes all stand keeps its
 lease, and can say what they stand for. What is done on it may be done twice, and must not depend on anything else
 staying as it is.
 """

@@ -9,12 +9,12 @@ the server found fault with. When the connection breaks, another is opened, and 
 
 - Broken before COMMIT was sent: nothing of the group counts, and it is run again.
 - Broken while COMMIT was under way: the mark that the transaction would have left tells whether it was committed, on
-  whichever server answers now (`postgres_marks.py`). It was: all are answered. It was not: the group is run again.
+  whichever server answers now (`marks.py`). It was: all are answered. It was not: the group is run again.
 - Commits that were answered are not there (a standby has taken over that did not have them): this process's memory is
   ahead of the database. Its units are refused until it has dropped all its work and entered once more.
 - No connection for a while: what waits and what comes is refused as unavailable, until there is one again.
 - Another program holds a row or a table: the units of the group are run again one by one, each waits for a moment
-  only, and those that need what is locked are refused, naming the holder (`postgres_obstacles.py`).
+  only, and those that need what is locked are refused, naming the holder (`obstacles.py`).
 - A full disk, or units that got in each other's way: the units of the group are run again one by one.
 """
 

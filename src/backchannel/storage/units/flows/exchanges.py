@@ -1,6 +1,6 @@
 """Exchanges: what `sessions_send` started, and what moves them.
 
-`core/flows/exchange.py` decides, `flows.py` takes a step, in the commit of what caused it: "the primary run ended" and
+`core/flows/exchange.py` decides, `__init__.py` takes a step, in the commit of what caused it: "the primary run ended" and
 "turn 1 waits in the requester's inbox" are one commit.
 """
 

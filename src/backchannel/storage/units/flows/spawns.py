@@ -1,6 +1,6 @@
 """Spawns: what `sessions_spawn` started, and what moves them.
 
-`core/flows/spawn.py` decides, `flows/__init__.py` takes a step in the commit that caused it. "The child's run ended"
+`core/flows/spawn.py` decides, `__init__.py` takes a step in the commit that caused it. "The child's run ended"
 and "its announce is queued" are one commit. So are a post's delivery, its note and the wake that waited for it.
 """
 
@@ -292,7 +292,7 @@ def _findings(tx: Tx, ended: Run) -> Findings:
 
 
 def _archived_transcript(spawn: Spawn, now: int) -> str | None:
-    """Name the file that the transcript will be, of a child that is archived as of its end: see `archiving.py`."""
+    """Name the file that the transcript will be, of a child that is archived as of its end: see `storage/units/archiving.py`."""
     if spawn.transcript is None or not spawn.rules.deletes:
         return None
     return str(archived_path(Path(spawn.transcript), spawn.ended_at or now))
