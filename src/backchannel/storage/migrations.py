@@ -1,8 +1,8 @@
 """Schema versions, and the statements that lead from each to the next.
 
-A version is a file `NNNN_name.sql` in `schema/`; its number is the version it leads to. The file is for every database, with
-`{counter}` for a primary key that grows. `NNNN_name.<dialect>.sql` has what only one kind of database needs; it runs
-after the file for all. All missing steps run in one transaction.
+A version is a file `NNNN_name.sql` in `schema/`; its number is the version it leads to. The file is for every
+database, with `{counter}` for a primary key that grows. `NNNN_name.<dialect>.sql` has what only one kind of database
+needs; it runs after the file for all. All missing steps run in one transaction.
 
 A step with a line `-- additive` may run while older programs work on the same database. Such a step adds tables,
 indexes, and columns that an INSERT may leave out. It may drop a table that no version has ever used. Any other step

@@ -1,7 +1,7 @@
 """Exchanges: what `sessions_send` started, and what moves them.
 
-`core/flows/exchange.py` decides, `__init__.py` takes a step, in the commit of what caused it: "the primary run ended" and
-"turn 1 waits in the requester's inbox" are one commit.
+`core/flows/exchange.py` decides, and `__init__.py` takes the step in the commit that caused it. "The primary run ended"
+and "turn 1 waits in the requester's inbox" are one commit.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def _findings(tx: Tx, ended: Run) -> Findings:
 
 
 def _archived_transcript(spawn: Spawn, now: int) -> str | None:
-    """Name the file that the transcript will be, of a child that is archived as of its end: see `storage/units/archiving.py`."""
+    """Name the transcript's file for a child that is archived as of its end (`storage/units/archiving.py`)."""
     if spawn.transcript is None or not spawn.rules.deletes:
         return None
     return str(archived_path(Path(spawn.transcript), spawn.ended_at or now))
