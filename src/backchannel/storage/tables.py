@@ -86,6 +86,7 @@ class Table(Generic[S]):
         """The columns of the struct, for a SELECT."""
         self.read: Callable[[tuple[Any, ...]], S] = partial(msgspec.convert, type=struct, strict=False)
         """Makes the struct from a row of `fields`."""
+        self.select = f"SELECT {self.fields} FROM {name}"
         self.returning = f"RETURNING {self.fields}"
         self.struct = struct
         self.key = tuple(key.split())
@@ -125,264 +126,122 @@ class _Inserts(dict[tuple[str, ...], str]):
         return sql
 
 
-WITH_SESSION = ("session_key", "sessions.key")
-WITH_RUN = ("run_id", "runs.id")
-IS_DONE = "state = 'done'"
+# fmt: off
+_SESSION = ("session_key", "sessions.key")
+_RUN = ("run_id", "runs.id")
+_IS_DONE = "state = 'done'"
 
 # Sessions and their transcripts
 SESSIONS = Table("sessions", Session, "first_person", key="key", of="session", keep=Keep(after="archived_at"))
 SESSION_IDS = Table(
-    "session_ids",
-    NoStruct,
-    "session_id key mark next_seq created_at ended_at end_reason",
-    key="session_id",
-    of="session",
-    keep=Keep(parent=("key", "sessions.key"), after="ended_at"),
-)
+    "session_ids", NoStruct, "session_id key mark next_seq created_at ended_at end_reason", key="session_id",
+    of="session", keep=Keep(parent=("key", "sessions.key"), after="ended_at"))
 MESSAGES = Table(
-    "messages",
-    NoStruct,
-    "session_id seq id role body",
-    key="session_id seq",
-    of="session",
-    keep=Keep(parent=("session_id", "session_ids.session_id")),
-    text="body",
-    numbered="position",
-)
+    "messages", NoStruct, "session_id seq id role body", key="session_id seq", numbered="position", text="body",
+    of="session", keep=Keep(parent=("session_id", "session_ids.session_id")))
 INBOX = Table(
-    "inbox",
-    NoStruct,
-    "position id session_key body",
-    key="position",
-    of="session",
-    keep=Keep(parent=WITH_SESSION, why="a note goes when it enters the transcript"),
-    counts="position",
-)
+    "inbox", NoStruct, "position id session_key body", key="position", counts="position",
+    of="session", keep=Keep(parent=_SESSION, why="a note goes when it enters the transcript"))
 
 # Runs
 RUNS = Table(
-    "runs",
-    Run,
-    "join_digest",
-    key="position",
-    of="session",
-    keep=Keep(parent=WITH_SESSION, after="ended_at"),
-    counts="position",
-)
-TOOL_CALLS = Table("tool_calls", ToolCall, key="id", of="session", keep=Keep(parent=WITH_RUN), computed="is_asked")
+    "runs", Run, "join_digest", key="position", counts="position",
+    of="session", keep=Keep(parent=_SESSION, after="ended_at"))
+TOOL_CALLS = Table("tool_calls", ToolCall, computed="is_asked", key="id", of="session", keep=Keep(parent=_RUN))
 RUN_EVENTS = Table(
-    "run_events", RunEvent, "number", key="number", of="session", keep=Keep(parent=WITH_RUN), counts="number"
-)
+    "run_events", RunEvent, "number", key="number", counts="number",
+    of="session", keep=Keep(parent=_RUN))
 APPROVALS = Table(
-    "approvals",
-    Approval,
-    "fence",
-    key="number",
-    of="all",
-    keep=Keep(parent=WITH_RUN, after="answered_at"),
-    counts="number",
-)
+    "approvals", Approval, "fence", key="number", counts="number",
+    of="all", keep=Keep(parent=_RUN, after="answered_at"))
 APPROVAL_GRANTS = Table(
-    "approval_grants",
-    NoStruct,
-    "session_key tool granted_at",
-    key="session_key tool",
-    of="all",
-    keep=Keep(parent=WITH_SESSION),
-)
+    "approval_grants", NoStruct, "session_key tool granted_at", key="session_key tool",
+    of="all", keep=Keep(parent=_SESSION))
 IDEMPOTENCY = Table(
-    "idempotency",
-    NoStruct,
-    "key digest run_id result created_at",
-    key="key",
-    of="key",
-    keep=Keep(after="created_at"),
-)
+    "idempotency", NoStruct, "key digest run_id result created_at", key="key",
+    of="key", keep=Keep(after="created_at"))
 MCP_CALLS = Table("mcp_calls", McpCall, key="id", of="all", keep=Keep(after="created_at"))
 TIMERS = Table(
-    "timers",
-    NoStruct,
-    "kind ref due_at set_at",
-    key="kind ref",
-    of="key",
-    keep=Keep(why="a timer goes when it has fired, or is not needed any more"),
-)
+    "timers", NoStruct, "kind ref due_at set_at", key="kind ref",
+    of="key", keep=Keep(why="a timer goes when it fires, or when nothing needs it any more"))
 
 # Flows between sessions
 EXCHANGES = Table(
-    "exchanges",
-    NoStruct,
-    "id requester_key target_key state turn body call_id delivery_id created_at updated_at",
-    key="id",
-    of="all",
-    keep=Keep(parent=("target_key", "sessions.key"), after="updated_at", when=IS_DONE),
-)
+    "exchanges", NoStruct, "id requester_key target_key state turn body call_id delivery_id created_at updated_at",
+    key="id", of="all", keep=Keep(parent=("target_key", "sessions.key"), after="updated_at", when=_IS_DONE))
 SPAWNS = Table(
-    "spawns",
-    NoStruct,
+    "spawns", NoStruct,
     "id requester_key requester_run child_key state body delivery_id call_id created_at updated_at",
-    key="id",
-    of="all",
-    keep=Keep(parent=("requester_key", "sessions.key"), after="updated_at", when=IS_DONE),
-)
+    key="id", of="all", keep=Keep(parent=("requester_key", "sessions.key"), after="updated_at", when=_IS_DONE))
 BARRIERS = Table(
-    "barriers",
-    NoStruct,
-    "id session_key state body created_at",
-    key="id",
-    of="all",
-    keep=Keep(parent=WITH_SESSION, after="created_at", when=IS_DONE),
-)
+    "barriers", NoStruct, "id session_key state body created_at", key="id",
+    of="all", keep=Keep(parent=_SESSION, after="created_at", when=_IS_DONE))
 WAITS = Table(
-    "waits",
-    NoStruct,
-    "call_id waiter_key target_key run_id until_at fence",
-    key="call_id",
-    of="all",
-    keep=Keep(parent=("waiter_key", "sessions.key"), why="a wait goes when its call ends"),
-)
+    "waits", NoStruct, "call_id waiter_key target_key run_id until_at fence", key="call_id",
+    of="all", keep=Keep(parent=("waiter_key", "sessions.key"), why="a wait goes when its call ends"))
 
-# Chats: what leaves for them, and what came from them
+# Chats: what leaves for them, and what comes from them
 DELIVERIES = Table(
-    "deliveries",
-    Delivery,
-    "sender",
-    key="number",
-    of="all",
-    keep=Keep(parent=WITH_SESSION, after="updated_at", when="state NOT IN ('pending', 'sending')"),
-    counts="number",
-)
+    "deliveries", Delivery, "sender", key="number", counts="number",
+    of="all", keep=Keep(parent=_SESSION, after="updated_at", when="state NOT IN ('pending', 'sending')"))
 DELIVERY_PARTS = Table(
-    "delivery_parts", Part, key="delivery_id n", of="all", keep=Keep(parent=("delivery_id", "deliveries.id"))
-)
+    "delivery_parts", Part, key="delivery_id n", of="all", keep=Keep(parent=("delivery_id", "deliveries.id")))
 DELIVERY_LINES = Table(
-    "delivery_lines",
-    NoStruct,
-    "channel account_id target thread_id last",
-    key="channel account_id target thread_id",
-    of="all",
-    keep=Keep(why="the line of a chat gives out no place twice"),
-)
+    "delivery_lines", NoStruct, "channel account_id target thread_id last", key="channel account_id target thread_id",
+    of="all", keep=Keep(why="the line of a chat gives out no place twice"))
 DRAFTS = Table(
-    "drafts",
-    ShownDraft,
-    key="run_id",
-    of="all",
-    keep=Keep(parent=WITH_RUN, why="a draft goes when the reply has taken its place"),
-)
+    "drafts", ShownDraft, key="run_id",
+    of="all", keep=Keep(parent=_RUN, why="a draft goes when the reply has taken its place"))
 INBOUND_IDS = Table(
-    "inbound_ids",
-    NoStruct,
-    "channel account_id chat_id message_id outcome at",
-    key="channel account_id chat_id message_id",
-    of="all",
-    keep=Keep(after="at"),
-)
+    "inbound_ids", NoStruct, "channel account_id chat_id message_id outcome at",
+    key="channel account_id chat_id message_id", of="all", keep=Keep(after="at"))
 CHAT_MOVES = Table(
-    "chat_moves",
-    NoStruct,
-    "channel account_id chat_id moved_to home",
-    key="channel account_id chat_id",
-    of="all",
-    keep=Keep(why="the sessions of a moved chat are named by its first id"),
-)
+    "chat_moves", NoStruct, "channel account_id chat_id moved_to home", key="channel account_id chat_id",
+    of="all", keep=Keep(why="the first id of a moved chat names its sessions"))
 ACCOUNT_HOLDS = Table(
-    "account_holds",
-    NoStruct,
-    "channel account_id set_at until_at",
-    key="channel account_id",
-    of="all",
-    keep=Keep(after="until_at"),
-)
+    "account_holds", NoStruct, "channel account_id set_at until_at", key="channel account_id",
+    of="all", keep=Keep(after="until_at"))
 PAIRINGS = Table(
-    "pairings",
-    PairingRecord,
-    key="number",
-    of="all",
-    keep=Keep(
-        after="created_at", when="state = 'pending'", why="an owner's answer counts until an owner takes it back"
-    ),
-    counts="number",
-)
+    "pairings", PairingRecord, key="number", counts="number", of="all",
+    keep=Keep(after="created_at", when="state = 'pending'", why="an answer counts until an owner takes it back"))
 
 # Settings that programs and people have stored
 CRON_JOBS = Table("cron_jobs", StoredJob, key="id", of="all", keep=Keep(why="whoever added a job removes it"))
 TOKENS = Table("tokens", TokenRow, key="id", of="all", keep=Keep(after="revoked_at"))
 DEVICE_TOKENS = Table("device_tokens", DeviceToken, key="id", of="all", keep=Keep(after="used_at"))
 FUNCTION_AGENTS = Table(
-    "function_agents",
-    NoStruct,
-    "id since",
-    key="id",
-    of="all",
-    keep=Keep(why="only its function answers for such an agent, until a person says otherwise"),
-)
+    "function_agents", NoStruct, "id since", key="id",
+    of="all", keep=Keep(why="only its function answers for such an agent, until a person removes it"))
 
 # Processes
 PROCESSES = Table(
-    "processes",
-    NoStruct,
+    "processes", NoStruct,
     "number started_at ended_at alive_at default_model lease_until place name version config agents jobs",
-    key="number",
-    of="all",
-    keep=Keep(after="ended_at"),
-    counts="number",
-)
+    key="number", counts="number", of="all", keep=Keep(after="ended_at"))
 DUTIES = Table(
-    "duties", NoStruct, "name process", key="name", of="all", keep=Keep(why="the next process takes the row over")
-)
+    "duties", NoStruct, "name process", key="name", of="all", keep=Keep(why="the next process takes the row over"))
 PROBE = Table("probe", NoStruct, "id body", key="id", of="all", keep=Keep(why="there is one row"))
 
 # Databases that several gateways share
 GROWING = Table(
-    "growing",
-    NoStruct,
-    "run_id wanted_until fence body",
-    key="run_id",
-    of="key",
-    keep=Keep(parent=WITH_RUN, after="wanted_until"),
-    only="postgres",
-)
+    "growing", NoStruct, "run_id wanted_until fence body", key="run_id", only="postgres",
+    of="key", keep=Keep(parent=_RUN, after="wanted_until"))
 MEDIA = Table(
-    "media",
-    NoStruct,
-    "name part parts content",
-    key="name part",
-    of="key",
-    keep=Keep(why="a picture stays as long as a message may name it"),
-    only="postgres",
-)
+    "media", NoStruct, "name part parts content", key="name part", only="postgres",
+    of="key", keep=Keep(why="a picture stays as long as a message may name it"))
 WAKEUPS = Table(
-    "wakeups",
-    NoStruct,
-    "id sent_at body",
-    key="id",
-    of="all",
-    keep=Keep(after="sent_at"),
-    counts="id",
-    only="postgres",
-)
+    "wakeups", NoStruct, "id sent_at body", key="id", counts="id", only="postgres",
+    of="all", keep=Keep(after="sent_at"))
 COMMIT_MARKS = Table(
-    "commit_marks",
-    NoStruct,
-    "writer number marked_at",
-    key="writer",
-    of="all",
-    keep=Keep(after="marked_at"),
-    only="postgres",
-)
+    "commit_marks", NoStruct, "writer number marked_at", key="writer", only="postgres",
+    of="all", keep=Keep(after="marked_at"))
 WRITE_LOCKS = Table(
-    "write_locks", NoStruct, "number", key="number", of="all", keep=Keep(why="the rows are locks"), only="postgres"
-)
+    "write_locks", NoStruct, "number", key="number", only="postgres",
+    of="all", keep=Keep(why="each row is a lock"))
 SCHEMA_VERSION = Table(
-    "backchannel_schema",
-    NoStruct,
-    "version oldest",
-    key="",
-    of="all",
-    keep=Keep(why="the one row says which version the schema is"),
-    only="postgres",
-)
+    "backchannel_schema", NoStruct, "version oldest", key="", only="postgres",
+    of="all", keep=Keep(why="the one row is the version of the schema"))
+# fmt: on
 
 TABLES: tuple[Table[Any], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Table))
-"""All of them; a table comes after those that it names."""
+"""All tables of this page; a table comes after those that its rows end with."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol, TypeVar
-
-import msgspec
+from enum import Enum
+from typing import Any, Protocol
 
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import Fact, PolicyShadowed
@@ -22,7 +20,6 @@ from backchannel.storage.events import UnitEvent
 from backchannel.storage.full_text import SearchEffort
 from backchannel.storage.tables import Table
 
-S = TypeVar("S", bound=msgspec.Struct)
 Row = tuple[Any, ...]
 
 
@@ -170,14 +167,11 @@ def marks(values: Sequence[object]) -> str:
     return ", ".join("?" for _ in values) or "NULL"
 
 
-def columns(names: Sequence[str], prefix: str = "") -> str:
-    """List columns for a SELECT, in the order of a struct's fields."""
-    return ", ".join(prefix + name for name in names)
-
-
-def row_reader(struct: type[S]) -> Callable[[Row], S]:
-    """Make the function that reads a row of a struct's columns."""
-    return partial(msgspec.convert, type=struct, strict=False)
+def filters(*given: tuple[str, Any]) -> tuple[str, list[Any]]:
+    """Build a WHERE of the conditions whose value is not None; also returns the values."""
+    kept = [(condition, value) for condition, value in given if value is not None]
+    values = [value.value if isinstance(value, Enum) else value for _, value in kept]
+    return " AND ".join(["1 = 1", *(condition for condition, _ in kept)]), values
 
 
 def assignments(names: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ The run of a pending call waits for as long as that takes, over restarts. A call
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import ApprovalChanged
@@ -21,7 +20,7 @@ from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
 from backchannel.storage.tables import APPROVAL_GRANTS, APPROVALS
-from backchannel.storage.tx import Tx, required
+from backchannel.storage.tx import Tx, filters, required
 from backchannel.storage.units import deliveries, runs, timers
 from backchannel.storage.views import lookups
 
@@ -32,13 +31,13 @@ _MOST_FITTING = 1000
 
 
 def find(tx: Tx, approval_id: str) -> Approval | None:
-    row = tx.one(f"SELECT {APPROVALS.fields} FROM approvals WHERE id = ?", approval_id)
+    row = tx.one(f"{APPROVALS.select} WHERE id = ?", approval_id)
     return None if row is None else APPROVALS.read(row)
 
 
 def of_calls(tx: Tx, after: str, until: str, limit: int) -> list[Approval]:
     """List the approvals of the calls whose ids are in a range."""
-    found = f"SELECT {APPROVALS.fields} FROM approvals WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
+    found = f"{APPROVALS.select} WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
     return [APPROVALS.read(row) for row in tx.all(found, after, until, limit)]
 
 
@@ -198,7 +197,7 @@ def due(tx: Tx, approval_id: str) -> None:
 
 def close(tx: Tx, call_id: str) -> None:
     """Take a question back whose call is over: its run ended."""
-    row = tx.one(f"SELECT {APPROVALS.fields} FROM approvals WHERE call_id = ? AND state = 'pending'", call_id)
+    row = tx.one(f"{APPROVALS.select} WHERE call_id = ? AND state = 'pending'", call_id)
     if row is not None:
         _settle(tx, APPROVALS.read(row), ApprovalState.EXPIRED, None)
 
@@ -212,16 +211,8 @@ def page(
     before: int | None = None,
 ) -> list[Approval]:
     """List approvals, newest first; `before` is the number of the last one seen."""
-    conditions: list[str] = ["1 = 1"]
-    values: list[Any] = []
-    for condition, value in (("session_key = ?", session_key), ("state = ?", state), ("number < ?", before)):
-        if value is not None:
-            conditions.append(condition)
-            values.append(str(value) if isinstance(value, ApprovalState) else value)
-    where = " AND ".join(conditions)
-    rows = tx.all(
-        f"SELECT {APPROVALS.fields} FROM approvals WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit
-    )
+    where, values = filters(("session_key = ?", session_key), ("state = ?", state), ("number < ?", before))
+    rows = tx.all(f"{APPROVALS.select} WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
     return [APPROVALS.read(row) for row in rows]
 
 

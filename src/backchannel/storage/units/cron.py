@@ -32,7 +32,7 @@ _PROVENANCE = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool="cron"
 
 
 def find(tx: Tx, job_id: str) -> StoredJob | None:
-    row = tx.one(f"SELECT {CRON_JOBS.fields} FROM cron_jobs WHERE id = ?", job_id)
+    row = tx.one(f"{CRON_JOBS.select} WHERE id = ?", job_id)
     return None if row is None else CRON_JOBS.read(row)
 
 
@@ -45,7 +45,7 @@ def need(tx: Tx, job_id: str) -> StoredJob:
 
 def listed(tx: Tx) -> list[ListedJob]:
     """List all jobs: those that come next first, the others by id."""
-    rows = tx.all(f"SELECT {CRON_JOBS.fields} FROM cron_jobs ORDER BY next_at IS NULL, next_at, id")
+    rows = tx.all(f"{CRON_JOBS.select} ORDER BY next_at IS NULL, next_at, id")
     return [_with_last_run(tx, CRON_JOBS.read(row)) for row in rows]
 
 

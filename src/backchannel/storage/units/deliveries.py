@@ -34,12 +34,12 @@ from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, U
 from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
-from backchannel.storage.tx import Tx, assignments, required, tell_shadowed
+from backchannel.storage.tx import Tx, assignments, filters, required, tell_shadowed
 from backchannel.storage.units import drafts, idempotency, lines, sessions
 
 
 def find(tx: Tx, delivery_id: str) -> Delivery | None:
-    row = tx.one(f"SELECT {DELIVERIES.fields} FROM deliveries WHERE id = ?", delivery_id)
+    row = tx.one(f"{DELIVERIES.select} WHERE id = ?", delivery_id)
     return None if row is None else DELIVERIES.read(row)
 
 
@@ -54,7 +54,7 @@ def need(tx: Tx, delivery_id: str) -> Delivery:
 
 
 def parts_of(tx: Tx, delivery_id: str) -> list[Part]:
-    rows = tx.all(f"SELECT {DELIVERY_PARTS.fields} FROM delivery_parts WHERE delivery_id = ? ORDER BY n", delivery_id)
+    rows = tx.all(f"{DELIVERY_PARTS.select} WHERE delivery_id = ? ORDER BY n", delivery_id)
     return [DELIVERY_PARTS.read(row) for row in rows]
 
 
@@ -248,10 +248,7 @@ def post_call(tx: Tx, run: Run, call: ToolCall) -> None:
 def oldest(tx: Tx, state: DeliveryState, limit: int, after: int) -> list[Delivery]:
     """List the deliveries in a state, oldest first, from behind a number on."""
     rows = tx.all(
-        f"SELECT {DELIVERIES.fields} FROM deliveries WHERE state = ? AND number > ? ORDER BY number LIMIT ?",
-        state.value,
-        after,
-        limit,
+        f"{DELIVERIES.select} WHERE state = ? AND number > ? ORDER BY number LIMIT ?", state.value, after, limit
     )
     return [DELIVERIES.read(row) for row in rows]
 
@@ -265,21 +262,8 @@ def page(
     before: int | None = None,
 ) -> list[Receipt]:
     """List receipts, newest first; `before` is the number of the last one seen."""
-    conditions: list[str] = ["1 = 1"]
-    values: list[Any] = []
-    if session_key is not None:
-        conditions.append("session_key = ?")
-        values.append(session_key)
-    if state is not None:
-        conditions.append("state = ?")
-        values.append(state.value)
-    if before is not None:
-        conditions.append("number < ?")
-        values.append(before)
-    where = " AND ".join(conditions)
-    rows = tx.all(
-        f"SELECT {DELIVERIES.fields} FROM deliveries WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit
-    )
+    where, values = filters(("session_key = ?", session_key), ("state = ?", state), ("number < ?", before))
+    rows = tx.all(f"{DELIVERIES.select} WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
     return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(DELIVERIES.read, rows)]
 
 

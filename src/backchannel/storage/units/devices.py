@@ -27,7 +27,7 @@ def of_device(tx: Tx, device_id: str, parent: str) -> DeviceToken | None:
 
 
 def _counting(tx: Tx, condition: str, *values: str) -> DeviceToken | None:
-    row = tx.one(f"SELECT {DEVICE_TOKENS.fields} FROM device_tokens WHERE {condition}", *values)
+    row = tx.one(f"{DEVICE_TOKENS.select} WHERE {condition}", *values)
     if row is None:
         return None
     found = DEVICE_TOKENS.read(row)
@@ -71,9 +71,7 @@ def use(tx: Tx, id: str) -> DeviceToken | None:
 def all_devices(tx: Tx) -> list[DeviceToken]:
     """List those that still count, as far as is known here, the newest last."""
     revoked = "SELECT id FROM tokens WHERE revoked_at IS NOT NULL"
-    rows = tx.all(
-        f"SELECT {DEVICE_TOKENS.fields} FROM device_tokens WHERE parent NOT IN ({revoked}) ORDER BY created_at, id"
-    )
+    rows = tx.all(f"{DEVICE_TOKENS.select} WHERE parent NOT IN ({revoked}) ORDER BY created_at, id")
     return [token for token in map(DEVICE_TOKENS.read, rows) if not token.is_over(tx.now)]
 
 

@@ -30,12 +30,12 @@ from backchannel.storage.units.chats import ChatPlace
 
 
 def find(tx: Tx, run_id: str) -> ShownDraft | None:
-    row = tx.one(f"SELECT {DRAFTS.fields} FROM drafts WHERE run_id = ?", run_id)
+    row = tx.one(f"{DRAFTS.select} WHERE run_id = ?", run_id)
     return None if row is None else DRAFTS.read(row)
 
 
 def all_drafts(tx: Tx) -> list[ShownDraft]:
-    return [DRAFTS.read(row) for row in tx.all(f"SELECT {DRAFTS.fields} FROM drafts ORDER BY run_id")]
+    return [DRAFTS.read(row) for row in tx.all(f"{DRAFTS.select} ORDER BY run_id")]
 
 
 _UNHELD = f"FROM drafts WHERE run_id NOT IN (SELECT id FROM runs WHERE fence IN ({ALIVE}))"
@@ -212,7 +212,7 @@ def abandon(tx: Tx, delivery: Delivery) -> None:
 
 
 def _of_delivery(tx: Tx, delivery: Delivery) -> ShownDraft | None:
-    row = tx.one(f"SELECT {DRAFTS.fields} FROM drafts WHERE delivery_id = ?", delivery.id)
+    row = tx.one(f"{DRAFTS.select} WHERE delivery_id = ?", delivery.id)
     return None if row is None else DRAFTS.read(row)
 
 

@@ -81,5 +81,5 @@ def keep_mcp_call(tx: Tx, call: McpCall) -> None:
 
 
 def find_mcp_call(tx: Tx, call_id: str) -> McpCall | None:
-    row = tx.one(f"SELECT {MCP_CALLS.fields} FROM mcp_calls WHERE id = ?", call_id)
+    row = tx.one(f"{MCP_CALLS.select} WHERE id = ?", call_id)
     return None if row is None else McpCall(**dict(zip(MCP_CALLS.columns, row, strict=True)))

@@ -35,18 +35,12 @@ def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | No
     """
     after, mark = required(
         tx.one(
-            "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING next_seq, mark",
-            session_id,
+            "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING next_seq, mark", session_id
         )
     )
     line = encode_message(message) if stored is None else stored.encode()
     tx.insert(
-        MESSAGES,
-        session_id=session_id,
-        seq=after - 1,
-        id=message.id,
-        role=message.role.value,
-        body=line.decode(),
+        MESSAGES, session_id=session_id, seq=after - 1, id=message.id, role=message.role.value, body=line.decode()
     )
     tx.tell(MessageAppended(key, session_id, after - 1, message, line))
     return after - 1, mark
@@ -176,10 +170,7 @@ def context(tx: Tx, session_id: str, *, max_bytes: int) -> tuple[SessionIdEntry,
 def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, str]]:
     """Read raw lines from a place on, for the transcript file."""
     rows: Sequence[Row] = tx.all(
-        "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
-        session_id,
-        seq,
-        limit,
+        "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?", session_id, seq, limit
     )
     return [(seq, body) for seq, body in rows]
 

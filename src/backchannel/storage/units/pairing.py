@@ -6,7 +6,6 @@ The row and the delivery of its code are written in the unit that takes the mess
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from backchannel.core.delivery.channels import InboundEvent
 from backchannel.core.delivery.delivery import Post
@@ -27,7 +26,7 @@ from backchannel.core.sessions import read_address, write_address
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, PairingNotFound
 from backchannel.storage.tables import PAIRINGS
-from backchannel.storage.tx import Tx, required
+from backchannel.storage.tx import Tx, filters, required
 from backchannel.storage.units import deliveries
 
 _FRESH = "created_at > ? AND created_at < ?"
@@ -40,7 +39,7 @@ def _fresh(tx: Tx) -> tuple[int, int]:
 def look_up(tx: Tx, event: InboundEvent) -> SenderKnown:
     """Tell what is known of the sender of a message, and how many strangers wait on its channel."""
     row = tx.one(
-        f"SELECT {PAIRINGS.fields} FROM pairings WHERE channel = ? AND account_id = ? AND sender_id = ?",
+        f"{PAIRINGS.select} WHERE channel = ? AND account_id = ? AND sender_id = ?",
         event.channel,
         event.account_id,
         event.sender_id,
@@ -90,7 +89,7 @@ def _new_code(tx: Tx) -> str:
 
 def with_codes(tx: Tx) -> list[PairingRecord]:
     """List those whose codes still count, answered ones too."""
-    return [PAIRINGS.read(row) for row in tx.all(f"SELECT {PAIRINGS.fields} FROM pairings WHERE {_FRESH}", *_fresh(tx))]
+    return [PAIRINGS.read(row) for row in tx.all(f"{PAIRINGS.select} WHERE {_FRESH}", *_fresh(tx))]
 
 
 def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecord:
@@ -140,15 +139,11 @@ def page(
     tx: Tx, *, state: PairingState | None = None, channel: str | None = None, limit: int, before: int | None = None
 ) -> list[PairingRecord]:
     """List pairings, newest first, without void ones; `before` is the number of the last one seen."""
-    conditions = [f"(state <> 'pending' OR ({_FRESH}))"]
-    values: list[Any] = [*_fresh(tx)]
-    given = (("state = ?", state and state.value), ("channel = ?", channel), ("number < ?", before))
-    for condition, value in given:
-        if value is not None:
-            conditions.append(condition)
-            values.append(value)
-    where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {PAIRINGS.fields} FROM pairings WHERE {where} ORDER BY number DESC LIMIT ?", *values, limit)
+    current = f"(state <> 'pending' OR ({_FRESH}))"
+    where, values = filters(("state = ?", state), ("channel = ?", channel), ("number < ?", before))
+    rows = tx.all(
+        f"{PAIRINGS.select} WHERE {where} AND {current} ORDER BY number DESC LIMIT ?", *values, *_fresh(tx), limit
+    )
     return [PAIRINGS.read(row) for row in rows]
 
 

@@ -81,8 +81,7 @@ def _count_lost_time(tx: Tx, held: str, dead: Sequence[int]) -> None:
     since = "p.alive_at - coalesce(runs.ran_at, runs.started_at)"
     lost = f"SELECT CASE WHEN {since} > 0 THEN {since} ELSE 0 END FROM processes p WHERE p.number = runs.fence"
     tx.run(
-        f"UPDATE runs SET ran_ms = ran_ms + ({lost}), excused_ms = excused_ms + ({lost}) WHERE id IN ({held})",
-        *dead,
+        f"UPDATE runs SET ran_ms = ran_ms + ({lost}), excused_ms = excused_ms + ({lost}) WHERE id IN ({held})", *dead
     )
 
 

@@ -58,7 +58,5 @@ def add_interruptions(tx: Tx, dead: Sequence[int]) -> None:
 
 def of_run(tx: Tx, run_id: str, limit: int) -> list[RunEvent]:
     """List a run's events, oldest first; if there are more than `limit`, the newest of them."""
-    rows = tx.all(
-        f"SELECT {RUN_EVENTS.fields} FROM run_events WHERE run_id = ? ORDER BY number DESC LIMIT ?", run_id, limit
-    )
+    rows = tx.all(f"{RUN_EVENTS.select} WHERE run_id = ? ORDER BY number DESC LIMIT ?", run_id, limit)
     return [RUN_EVENTS.read(row) for row in reversed(rows)]

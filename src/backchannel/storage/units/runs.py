@@ -30,16 +30,7 @@ from backchannel.errors import FenceLost, RunNotFound, StopRequested
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import RUNS, SESSIONS
-from backchannel.storage.tx import (
-    LIVE,
-    QUEUED,
-    READY,
-    Tx,
-    assignments,
-    marks,
-    required,
-    tell_shadowed,
-)
+from backchannel.storage.tx import LIVE, QUEUED, READY, Tx, assignments, filters, marks, required, tell_shadowed
 from backchannel.storage.units import archiving, idempotency, inbox, messages, run_events, sessions
 from backchannel.wire.timeline import RunEventKind
 
@@ -55,7 +46,7 @@ ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
 
 
 def find(tx: Tx, run_id: str) -> Run | None:
-    row = tx.one(f"SELECT {RUNS.fields} FROM runs WHERE id = ?", run_id)
+    row = tx.one(f"{RUNS.select} WHERE id = ?", run_id)
     return None if row is None else RUNS.read(row)
 
 
@@ -130,7 +121,7 @@ def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -
 
 def _same_request(tx: Tx, join: Join) -> Run | None:
     """Find the newest run of the same request, if it is live or ended so recently that this is a repetition."""
-    row = tx.one(f"SELECT {RUNS.fields} FROM runs WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
+    row = tx.one(f"{RUNS.select} WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
     if row is None:
         return None
     run = RUNS.read(row)
@@ -220,10 +211,7 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
         return None
     if session.deleting or session.flushing:
         return None
-    row = tx.one(
-        f"SELECT {RUNS.fields} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1",
-        key,
-    )
+    row = tx.one(f"{RUNS.select} WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", key)
     run = RUNS.read(required(row))
     tx.run("UPDATE sessions SET queued = queued - 1 WHERE key = ?", key)
     if run.is_suspect:
@@ -234,9 +222,7 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
 
 def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
     """Wake the lane of a session whose next run had to wait for something else."""
-    row = tx.one(
-        f"SELECT {RUNS.fields} FROM runs WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key
-    )
+    row = tx.one(f"{RUNS.select} WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key)
     if row is not None:
         tx.tell(RunChanged(RUNS.read(row)))
 
@@ -408,31 +394,17 @@ def page(
     before: int | None = None,
 ) -> list[Run]:
     """List runs, newest first; `before` is the position of the last one seen."""
-    conditions: list[str] = ["1 = 1"]
-    values: list[Any] = []
-    if session_key is not None:
-        conditions.append("session_key = ?")
-        values.append(session_key)
+    where, values = filters(("session_key = ?", session_key), ("kind = ?", kind), ("position < ?", before))
     if states:
-        conditions.append(f"state IN ({', '.join('?' for _ in states)})")
+        where += f" AND state IN ({marks(states)})"
         values += [state.value for state in states]
-    if kind is not None:
-        conditions.append("kind = ?")
-        values.append(kind.value)
-    if before is not None:
-        conditions.append("position < ?")
-        values.append(before)
-    where = " AND ".join(conditions)
-    rows = tx.all(f"SELECT {RUNS.fields} FROM runs WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
+    rows = tx.all(f"{RUNS.select} WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
     return [RUNS.read(row) for row in rows]
 
 
 def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
     """List the runs of an exchange, oldest first."""
-    return [
-        RUNS.read(row)
-        for row in tx.all(f"SELECT {RUNS.fields} FROM runs WHERE exchange_id = ? ORDER BY position", exchange_id)
-    ]
+    return [RUNS.read(row) for row in tx.all(f"{RUNS.select} WHERE exchange_id = ? ORDER BY position", exchange_id)]
 
 
 def sessions_with_queue(tx: Tx) -> list[str]:

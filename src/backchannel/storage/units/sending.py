@@ -36,7 +36,7 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
         _follow(tx, lane, to)
         return None
     where, values = lines.in_lane(lane)
-    while row := tx.one(f"SELECT {DELIVERIES.fields} FROM deliveries WHERE {where} ORDER BY position LIMIT 1", *values):
+    while row := tx.one(f"{DELIVERIES.select} WHERE {where} ORDER BY position LIMIT 1", *values):
         head = DELIVERIES.read(row)
         if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > tx.now):
             return None
@@ -97,11 +97,7 @@ def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
 
 def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool) -> Delivery:
     """Write the outcome of an attempt; one that is no longer the part's latest changes nothing."""
-    row = tx.one(
-        f"SELECT {DELIVERY_PARTS.fields} FROM delivery_parts WHERE delivery_id = ? AND n = ?",
-        claimed.delivery_id,
-        claimed.n,
-    )
+    row = tx.one(f"{DELIVERY_PARTS.select} WHERE delivery_id = ? AND n = ?", claimed.delivery_id, claimed.n)
     part = None if row is None else DELIVERY_PARTS.read(row)
     if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
         return deliveries.need(tx, claimed.delivery_id)
@@ -140,10 +136,7 @@ def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
         *values,
     )
     tx.run(
-        f"UPDATE deliveries SET target = ?, position = position + ?, quotes = NULL WHERE {where}",
-        to,
-        moved_on,
-        *values,
+        f"UPDATE deliveries SET target = ?, position = position + ?, quotes = NULL WHERE {where}", to, moved_on, *values
     )
     if row is not None:
         deliveries.update(tx, row[0], target=to)  # told of one, the lane looks for all
@@ -211,11 +204,7 @@ WAITING = f"SELECT 1 {_WAITING}"
 
 def lanes_left(tx: Tx, since_ms: int) -> list[DeliveryLane]:
     """Name the lanes in which something has stood for so long that nobody may be about to send it."""
-    rows = tx.all(
-        f"SELECT DISTINCT channel, account_id, target, thread_id {_WAITING}",
-        tx.now,
-        tx.now - since_ms,
-    )
+    rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id {_WAITING}", tx.now, tx.now - since_ms)
     return [DeliveryLane(*row) for row in rows]
 
 

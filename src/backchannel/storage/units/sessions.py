@@ -24,7 +24,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
 from backchannel.storage.ids import new_session_id
 from backchannel.storage.tables import SESSION_IDS, SESSIONS
-from backchannel.storage.tx import Tx, assignments, required
+from backchannel.storage.tx import Tx, assignments, filters, marks, required
 from backchannel.storage.units import idempotency
 
 FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
@@ -32,7 +32,7 @@ FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
 
 
 def find(tx: Tx, key: str) -> Session | None:
-    row = tx.one(f"SELECT {SESSIONS.fields} FROM sessions WHERE key = ?", key)
+    row = tx.one(f"{SESSIONS.select} WHERE key = ?", key)
     return None if row is None else SESSIONS.read(row)
 
 
@@ -251,12 +251,7 @@ def archive(tx: Tx, session: Session, *, as_of: int | None = None) -> None:
     at = tx.now if as_of is None else as_of
     _end_transcript(tx, session.session_id, "deleted", at)
     _take_back_grants(tx, session.key)
-    tx.run(
-        "UPDATE sessions SET archived_at = ?, deleting = 0, updated_at = ? WHERE key = ?",
-        at,
-        tx.now,
-        session.key,
-    )
+    tx.run("UPDATE sessions SET archived_at = ?, deleting = 0, updated_at = ? WHERE key = ?", at, tx.now, session.key)
     is_named = session.spawned_by is not None and at == tx.now
     tx.tell(TranscriptClosed(session.key, session.session_id, at, is_named))
     tx.tell(SessionChanged(session.key, "delete"))
@@ -269,7 +264,7 @@ def _take_back_grants(tx: Tx, key: str) -> None:
 
 def required_session(tx: Tx, key: str) -> Session:
     """Load a session that rows point to, archived or not."""
-    return SESSIONS.read(required(tx.one(f"SELECT {SESSIONS.fields} FROM sessions WHERE key = ?", key)))
+    return SESSIONS.read(required(tx.one(f"{SESSIONS.select} WHERE key = ?", key)))
 
 
 def counts(tx: Tx) -> dict[str, int]:
@@ -305,29 +300,22 @@ def labelled(tx: Tx, label: str, agent_id: str | None) -> list[Session]:
     if agent_id is not None:
         where += " AND agent_id = ?"
         values.append(agent_id)
-    return [
-        SESSIONS.read(row)
-        for row in tx.all(f"SELECT {SESSIONS.fields} FROM sessions WHERE {where} ORDER BY key", *values)
-    ]
+    return [SESSIONS.read(row) for row in tx.all(f"{SESSIONS.select} WHERE {where} ORDER BY key", *values)]
 
 
 def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offset: int = 0) -> list[Session]:
     """List sessions, newest first."""
-    conditions, values = _conditions(wanted)
+    where, values = _conditions(wanted)
     if after is not None:
         # Written so that the index is entered at this row: with a plain OR it would be scanned from the newest.
-        conditions.append("updated_at <= ? AND (updated_at < ? OR key > ?)")
+        where += " AND updated_at <= ? AND (updated_at < ? OR key > ?)"
         values += [after.updated_at, after.updated_at, after.key]
-    where = " AND ".join(conditions)
     if wanted.visible is not None and not wanted.visible.everything:
         where, values = _among(_visible(wanted.visible), where, values, limit + offset)
     elif wanted.archived is None:
         where, values = _among(_EITHER, where, values, limit + offset)
     rows = tx.all(
-        f"SELECT {SESSIONS.fields} FROM sessions WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?",
-        *values,
-        limit,
-        offset,
+        f"{SESSIONS.select} WHERE {where} ORDER BY updated_at DESC, key LIMIT ? OFFSET ?", *values, limit, offset
     )
     return msgspec.convert(rows, list[Session], strict=False)  # at once: lists are long
 
@@ -355,27 +343,22 @@ def _among(
     return f"key IN ({newest})", [value for _, given in branches for value in (*given, *values, limit)]
 
 
-def _conditions(wanted: SessionFilter) -> tuple[list[str], list[Any]]:
-    conditions = ["1 = 1" if wanted.archived is None else f"archived_at IS {'NOT ' if wanted.archived else ''}NULL"]
-    values: list[Any] = []
-    for column, value in (
-        ("agent_id", wanted.agent_id),
-        ("label", wanted.label),
-        ("spawned_by", wanted.spawned_by),
-    ):
-        if value is not None:
-            conditions.append(f"{column} = ?")
-            values.append(value)
+def _conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
+    where, values = filters(
+        ("agent_id = ?", wanted.agent_id),
+        ("label = ?", wanted.label),
+        ("spawned_by = ?", wanted.spawned_by),
+        ("updated_at >= ?", wanted.updated_since),
+    )
+    if wanted.archived is not None:
+        where += f" AND archived_at IS {'NOT ' if wanted.archived else ''}NULL"
     if wanted.kinds:
-        conditions.append(f"kind IN ({', '.join('?' for _ in wanted.kinds)})")
+        where += f" AND kind IN ({marks(wanted.kinds)})"
         values += wanted.kinds
-    if wanted.updated_since is not None:
-        conditions.append("updated_at >= ?")
-        values.append(wanted.updated_since)
     if wanted.search:
-        conditions.append(_SEARCH)
+        where += f" AND {_SEARCH}"
         values += [f"%{_escape_like(wanted.search)}%"] * 3
-    return conditions, values
+    return where, values
 
 
 _SEARCH = (

@@ -29,12 +29,12 @@ def create(tx: Tx, token: TokenRow) -> None:
 
 
 def all_tokens(tx: Tx) -> list[TokenRow]:
-    return [_token(row) for row in tx.all(f"SELECT {TOKENS.fields} FROM tokens ORDER BY created_at, id")]
+    return [_token(row) for row in tx.all(f"{TOKENS.select} ORDER BY created_at, id")]
 
 
 def by_digest(tx: Tx, digest: str) -> TokenRow | None:
     """Find a token that still counts by its hash."""
-    row = tx.one(f"SELECT {TOKENS.fields} FROM tokens WHERE digest = ? AND revoked_at IS NULL", digest)
+    row = tx.one(f"{TOKENS.select} WHERE digest = ? AND revoked_at IS NULL", digest)
     return None if row is None else _token(row)
 
 

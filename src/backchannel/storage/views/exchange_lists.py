@@ -14,7 +14,7 @@ from backchannel.core.commands.control_words import CONTROL_WORDS
 from backchannel.core.flows.exchange_values import ExchangePlace, ExchangeRecord, ExchangeState, Talk, TalkMap
 from backchannel.core.flows.spawn_values import SpawnOutcome
 from backchannel.core.stored import StoredForm
-from backchannel.storage.tx import Tx, required
+from backchannel.storage.tx import Tx, marks, required
 from backchannel.storage.units import sessions
 from backchannel.storage.units.flows import exchanges
 
@@ -38,7 +38,7 @@ def page(
     if after is not None:
         where, values = "(created_at, id) < (?, ?)", [after.created_at, after.id]
     if states:
-        where += f" AND state IN ({', '.join('?' for _ in states)})"
+        where += f" AND state IN ({marks(states)})"
         values += [state.value for state in states]
     if states and ExchangeState.DONE not in states:
         where += " AND state <> 'done'"  # the condition of the partial index, which is not used without it

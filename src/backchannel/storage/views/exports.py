@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from backchannel.core.records import PAGE_SIZE, ExportListed, ExportPlace, Passage
 from backchannel.storage.tables import SESSIONS
-from backchannel.storage.tx import Tx
+from backchannel.storage.tx import Tx, marks
 from backchannel.storage.units import messages
 
 EXPORT_LINES = 500
@@ -26,7 +26,7 @@ def listed_after(
         where += " AND sessions.key > ? AND sessions.key < ?"
         values += [f"agent:{agent_id}:", f"agent:{agent_id};"]  # the character after the colon: all its keys, by index
     if keys is not None:
-        where += f" AND sessions.key IN ({', '.join('?' for _ in keys)})"
+        where += f" AND sessions.key IN ({marks(keys)})"
         values += keys
     rows = tx.all(f"{_LISTED} WHERE {where} ORDER BY sessions.key LIMIT ?", *values, limit)
     return [ExportListed(length, SESSIONS.read(tuple(row))) for length, *row in rows]

@@ -87,7 +87,7 @@ def _add_parents(tx: Tx, found: dict[str, Session], session: Session) -> None:
 def _add_children(tx: Tx, found: dict[str, Session], key: str, limit: int, *, only_archived: bool = False) -> list[str]:
     archived = " AND archived_at IS NOT NULL" if only_archived else ""
     rows = tx.all(
-        f"SELECT {SESSIONS.fields} FROM sessions WHERE spawned_by = ?{archived} "
+        f"{SESSIONS.select} WHERE spawned_by = ?{archived} "
         f"ORDER BY created_at DESC, {sessions.FIRST_RUN} DESC, key LIMIT ?",
         key,
         limit,

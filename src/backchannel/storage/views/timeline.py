@@ -103,10 +103,7 @@ def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
 
 def _calls(tx: Tx, run: Run) -> list[ToolCall]:
     rows = tx.all(
-        f"SELECT {TOOL_CALLS.fields} FROM tool_calls WHERE id > ? AND id < ? AND run_id = ? LIMIT ?",
-        *_range(run),
-        run.id,
-        _MOST_CALLS,
+        f"{TOOL_CALLS.select} WHERE id > ? AND id < ? AND run_id = ? LIMIT ?", *_range(run), run.id, _MOST_CALLS
     )
     calls = [TOOL_CALLS.read(row) for row in rows]
     return sorted(calls, key=lambda call: (call.step, call.position))

@@ -55,7 +55,7 @@ def _timer(due_at: str) -> TimerSet:
 
 
 def _runs(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
-    rows = tx.all(f"SELECT {RUNS.fields} FROM runs WHERE id IN ({marks(ids)})", *ids)
+    rows = tx.all(f"{RUNS.select} WHERE id IN ({marks(ids)})", *ids)
     return {run.id: RunChanged(run) for run in map(RUNS.read, rows)}
 
 
@@ -91,7 +91,7 @@ def _last_message(tx: Tx, run: Run) -> Iterator[Fact]:
 
 
 def _deliveries(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
-    rows = tx.all(f"SELECT {DELIVERIES.fields} FROM deliveries WHERE id IN ({marks(ids)})", *ids)
+    rows = tx.all(f"{DELIVERIES.select} WHERE id IN ({marks(ids)})", *ids)
     return {delivery.id: DeliveryChanged(delivery) for delivery in map(DELIVERIES.read, rows)}
 
 

@@ -77,9 +77,5 @@ def forget_unwanted(tx: Tx) -> None:
 
 def running_elsewhere(tx: Tx, limit: int) -> list[Run]:
     """List runs that other processes work on."""
-    rows = tx.all(
-        f"SELECT {RUNS.fields} FROM runs WHERE {RUNNING} AND fence IN ({ALIVE}) AND fence <> ? LIMIT ?",
-        tx.number,
-        limit,
-    )
+    rows = tx.all(f"{RUNS.select} WHERE {RUNNING} AND fence IN ({ALIVE}) AND fence <> ? LIMIT ?", tx.number, limit)
     return [RUNS.read(row) for row in rows]
