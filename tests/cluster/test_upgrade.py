@@ -23,7 +23,7 @@ import backchannel
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.load import config_from
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.cluster.members import TIMERS
+from backchannel.core.cluster.members import TIMERS_DUTY
 from backchannel.errors import DatabaseUnusable
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.condition import examine
@@ -100,7 +100,7 @@ async def test_a_job_goes_on_firing_on_the_older_gateway_when_a_newer_one_has_wr
     older = Gateway(config_from(config, {}, state=tmp_path / "older"))
     older.add_model(ScriptedModel(replies=lambda request: "tock"))
     async with older, one_beside(tree, config, tmp_path / "newer"):
-        assert execute(url, "SELECT process FROM duties WHERE name = %s", TIMERS) == [(older.store.number,)]
+        assert execute(url, "SELECT process FROM duties WHERE name = %s", TIMERS_DUTY) == [(older.store.number,)]
         ((body, fired_at),) = execute(url, "SELECT body, coalesce(fired_at, 0) FROM cron_jobs WHERE id = 'tick'")
         assert FIELD in body
         await until(lambda: execute(url, "SELECT fired_at > %s FROM cron_jobs", fired_at + 1000) == [(True,)])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, GatewayClient, Payload, convert
-from backchannel.cli.commands.runs import WAITS
+from backchannel.cli.commands.runs import WAIT_TEXTS
 from backchannel.cli.failures import retry_text
 from backchannel.cli.live import LOOK_AGAIN_S
 
@@ -89,8 +89,8 @@ class RunActivity:
 
     def of(self, run: answers.RunRow, model: str | None) -> str:
         """Tell what a run that is at work does, on a session that has this model."""
-        if run.waiting_for in WAITS:
-            return WAITS[run.waiting_for]
+        if run.waiting_for in WAIT_TEXTS:
+            return WAIT_TEXTS[run.waiting_for]
         calls = list(self._calls.get(run.run_id, {}).values())
         if calls:
             return f"{calls[0]} and {len(calls) - 1} more" if len(calls) > 1 else calls[0]

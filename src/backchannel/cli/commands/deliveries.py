@@ -45,10 +45,10 @@ def list_deliveries(
     options = options_of(ctx)
     key = find_key(options, session)
     listed = ask(options, "deliveries.list", answers.DeliveriesListed, sessionKey=key, state=status, limit=limit)
-    show_list(listed, DELIVERIES.of(listed.deliveries), as_json=as_json, limit=limit)
+    show_list(listed, DELIVERY_LIST.of(listed.deliveries), as_json=as_json, limit=limit)
 
 
-DELIVERIES: RowTable[answers.ReceiptRow] = RowTable(
+DELIVERY_LIST: RowTable[answers.ReceiptRow] = RowTable(
     {
         "id": lambda delivery: delivery.id,
         "state": lambda delivery: delivery.state,

@@ -41,10 +41,10 @@ def list_runs(
     options = options_of(ctx)
     key = find_key(options, session)
     listed = ask(options, "runs.list", answers.RunsListed, sessionKey=key, states=status or None, limit=limit)
-    show_list(listed, RUNS.of(listed.runs), as_json=as_json, limit=limit)
+    show_list(listed, RUN_LIST.of(listed.runs), as_json=as_json, limit=limit)
 
 
-RUNS: RowTable[answers.RunRow] = RowTable(
+RUN_LIST: RowTable[answers.RunRow] = RowTable(
     {
         "id": lambda run: run.run_id,
         "session": lambda run: short_key(run.session_key),
@@ -58,7 +58,7 @@ RUNS: RowTable[answers.RunRow] = RowTable(
     ids="id",
 )
 
-WAITS = {
+WAIT_TEXTS = {
     "function": "waits for the program whose function is its agent",
     "agent": "waits for a gateway that has its agent",
     "gateway": "waits for the gateway that has its agent",
@@ -71,7 +71,7 @@ def result_of(run: answers.RunRow) -> str:
     """What came of a run, or what it waits for."""
     reply = run.reply or ""
     said = run.error or (describe_word(reply) if is_control_word(reply) else reply)
-    waits = WAITS.get(run.waiting_for or "") or (retry_text(run.retry) if run.retry else "")
+    waits = WAIT_TEXTS.get(run.waiting_for or "") or (retry_text(run.retry) if run.retry else "")
     return said or waits or _aside(run.resume_at)
 
 

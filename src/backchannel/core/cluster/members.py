@@ -6,7 +6,7 @@ import msgspec
 
 from backchannel.core.stored import StoredForm
 
-TIMERS = "timers"
+TIMERS_DUTY = "timers"
 """The duty of doing what is due."""
 
 

@@ -21,7 +21,7 @@ import structlog
 
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
-from backchannel.core.cluster.members import TIMERS, GatewayInfo, GatewaySeen, LeaseRenewed
+from backchannel.core.cluster.members import TIMERS_DUTY, GatewayInfo, GatewaySeen, LeaseRenewed
 from backchannel.errors import Unavailable
 from backchannel.runtime.cluster.echoing import EchoHearing, EchoService
 from backchannel.storage.store import Store
@@ -124,7 +124,7 @@ class GatewayLease:
         if not self._is_outcast and began < ends:
             try:
                 async with asyncio.timeout(max(0.05, min(ends - began, self._lease_s / 3))):
-                    duties = [TIMERS, *self.wanted()]
+                    duties = [TIMERS_DUTY, *self.wanted()]
                     standing = await self._store.renew_lease(self._member().agents, duties, lease_ms)
                 if monotonic() < ends:
                     self._renewed(began, standing.peers)
@@ -184,7 +184,7 @@ class GatewayLease:
         """Take over from the dead; if that is refused, the next renewal finds them again."""
         number = self._store.number
         with suppress(Unavailable):
-            taken = await self._store.take_over([TIMERS, *self.wanted()])
+            taken = await self._store.take_over([TIMERS_DUTY, *self.wanted()])
             if number == self._store.number and not self._is_outcast:
                 self._set_duties(taken.duties)
                 if taken.is_any_dead:

@@ -16,7 +16,7 @@ import structlog
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.cluster.echoes import Topic, end_word, run_topic
-from backchannel.core.cluster.members import TIMERS, GatewaySeen, channel_duty
+from backchannel.core.cluster.members import TIMERS_DUTY, GatewaySeen, channel_duty
 from backchannel.core.delivery.channels import Channel, Channels, has_connection
 from backchannel.core.facts import (
     AccountHeld,
@@ -188,7 +188,7 @@ class ClusterMember:
 
     def _duties_changed(self) -> None:
         if self.cluster is not None:
-            self._parts.timers.set_duty(TIMERS in self.cluster.duties)
+            self._parts.timers.set_duty(TIMERS_DUTY in self.cluster.duties)
             self.on_duties()
             self._spawn(self._wake_chats())
 
