@@ -142,9 +142,6 @@ def _collect() -> dict[str, tuple[re.Pattern[Any], frozenset[str]]]:
     return found
 
 
-PATTERNS = _collect()
-
-
 # Hostile texts
 
 
@@ -216,7 +213,7 @@ def _is_linear(pattern: re.Pattern[Any], opening: str, unit: str, uses: frozense
 def test_a_text_four_times_as_long_takes_about_four_times_as_long() -> None:
     slow = [
         (place, opening[:40], unit[:40])
-        for place, (pattern, uses) in PATTERNS.items()
+        for place, (pattern, uses) in _collect().items()
         for opening, unit in _hostile(pattern)
         if not _is_linear(pattern, opening, unit, uses)
     ]
