@@ -2,12 +2,12 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
 
-from tests.support import databases
+from tests.support import databases, imports
 
 # How long an example takes says nothing of the code where several programs share a core; `bench` measures.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -17,12 +17,24 @@ CRASH_POINTS = "crash points"
 
 
 def pytest_configure() -> None:
+    imports.keep_compiled()
+    _listen_to_ctrl_c()
+
+
+def _listen_to_ctrl_c() -> None:
     """Let Ctrl-C reach the programs that tests start, also when the tests themselves run in the background.
 
     A shell starts background jobs with the signal ignored, and what they start inherits that.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    with imports.without_garbage_collection():
+        imports.import_own_share(session.config)
+        return (yield)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
