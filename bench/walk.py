@@ -3,8 +3,9 @@
 `python -m bench.walk` serves a gateway in this process, has one run to warm it up, and then counts the calls of an
 `agent` and an `agent.wait` over a real socket. Fewer files are fewer to read for whoever follows a run.
 
-`render_life` makes `docs/internals/life-of-a-message.md` of the same walk. `STAGES` says which calls are worth telling.
-A step that the walk does not pass, or passes in another order, is an error: so the page cannot go stale.
+`python -m bench.walk --page` prints `docs/internals/life-of-a-message.md`, made of the same walk. `STAGES` says which
+calls are worth telling. A step that the walk does not pass, or passes in another order, is an error: so the page cannot
+go stale.
 """
 
 from __future__ import annotations
@@ -236,6 +237,9 @@ def _file_of(code: CodeType) -> str:
 
 
 def main() -> None:
+    if "--page" in sys.argv[1:]:
+        print(render_life(), end="")
+        return
     calls = count_calls()
     files = Counter[str]()
     for code, count in calls.items():
