@@ -32,11 +32,11 @@ EXIT_INTERRUPTED = 130
 
 EXIT_CODES = {
     0: "done",
-    FAILED: "it failed: the gateway refused it, a run ended otherwise than ok, or the configuration has errors",
+    FAILED: "failure: the gateway refused, a run failed, or the configuration has errors",
     USAGE: "the command line is wrong",
     NO_GATEWAY: "no gateway answers",
     EXIT_REFUSED: "the gateway refuses the token, or the token lacks a scope",
-    DEGRADED: "`status` only: the gateway works, and something is wrong",
+    DEGRADED: "`status` and `doctor`: the gateway works, but has a problem",
     EXIT_INTERRUPTED: "interrupted with Ctrl-C",
 }
 
@@ -61,7 +61,7 @@ def _said_anywhere(ctx: typer.Context, value: bool) -> bool:
 AsJson = Annotated[bool, typer.Option("--json", callback=_said_anywhere, help="Print JSON instead of text.")]
 AlwaysJson = Annotated[bool, typer.Option("--json", hidden=True)]
 """For commands that print JSON in any case."""
-Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="How many to show at most.")]
 
 
 def default_list(app: typer.Typer) -> Callable[[ListT], ListT]:

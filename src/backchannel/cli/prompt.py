@@ -44,8 +44,8 @@ REMEMBERED_LINES = 1000
 HELP = """\
 /history [N]: show the last messages
 /sessions: list the sessions
-/quit: end this program, as Ctrl-D does
-Everything else is sent as it is. Ctrl-C aborts the reply, or ends the program when the line is empty.
+/quit: end this program, like Ctrl-D
+Everything else is sent. Ctrl-C aborts the reply, or ends the program when the line is empty.
 
 The session itself knows:"""
 

@@ -12,7 +12,7 @@ from backchannel.cli.options import AsJson, default_list, options_of
 from backchannel.cli.output import say_or_json
 from backchannel.cli.tables import RowTable, show_list
 
-app = typer.Typer(help="List the agents, and forget one whose program is gone.", rich_markup_mode=None)
+app = typer.Typer(help="List the agents, or let a model answer for one.", rich_markup_mode=None)
 
 FUNCTION = "(a function of a program)"
 
@@ -39,7 +39,7 @@ def forget(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id, as `agents` shows it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let its model answer for an agent whose program is gone."""
+    """Let the configured model answer for an agent whose program is gone."""
     options = options_of(ctx)
     forgotten = ask(options, "agents.forget", answers.AgentForgotten, agentId=agent)
     text = f"The agent {forgotten.agent_id} is no longer a function: its model now answers, also what has waited."

@@ -17,12 +17,12 @@ from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import made_visible, one_line
 
-app = typer.Typer(help="List the tool calls that wait for your word, and give it.", rich_markup_mode=None)
+app = typer.Typer(help="List tool calls that wait for an approval, and answer them.", rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or its beginning, as `approvals` shows it.")]
-Session = Annotated[str | None, typer.Option("--session", help="Only those of this session.")]
-All = Annotated[bool, typer.Option("--all", help="Those that were answered too.")]
-Always = Annotated[bool, typer.Option("--always", help="Do not ask for this tool in this session again.")]
+Session = Annotated[str | None, typer.Option("--session", help="Only calls of this session.")]
+All = Annotated[bool, typer.Option("--all", help="Also answered calls.")]
+Always = Annotated[bool, typer.Option("--always", help="Also approve later calls of this tool in this session.")]
 
 
 _TABLE: RowTable[answers.ApprovalRow] = RowTable(
@@ -43,7 +43,7 @@ _TABLE: RowTable[answers.ApprovalRow] = RowTable(
 def list_approvals(
     ctx: typer.Context, session: Session = None, every: All = False, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
-    """List the calls that wait, the newest first. `approvals` alone does the same."""
+    """List the waiting calls, the newest first. `approvals` alone does the same."""
     options = options_of(ctx)
     state = None if every else "pending"
     key = find_key(options, session)
@@ -54,13 +54,13 @@ def list_approvals(
 
 @app.command()
 def approve(ctx: typer.Context, approval_id: Id, always: Always = False, as_json: AsJson = False) -> None:
-    """Let a call go ahead."""
+    """Approve a call."""
     _answer(ctx, approval_id, as_json, decision="approve", always=always)
 
 
 @app.command()
 def deny(ctx: typer.Context, approval_id: Id, as_json: AsJson = False) -> None:
-    """Do not let a call go ahead; the model is told."""
+    """Deny a call. The model learns it."""
     _answer(ctx, approval_id, as_json, decision="deny")
 
 

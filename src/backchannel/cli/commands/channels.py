@@ -14,7 +14,7 @@ from backchannel.cli.output import age, as_plain, clock_time, patience, say, sho
 from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.text import one_line
 
-app = typer.Typer(help="List the channels, and try one.", rich_markup_mode=None)
+app = typer.Typer(help="List and test channels.", rich_markup_mode=None)
 
 TEST_TEXT = "This is a test of Backchannel: what agents say arrives here."
 RECEIPT_S = 30.0
@@ -24,7 +24,7 @@ _LOOK_AGAIN_S = 1.0
 
 @default_list(app)
 def list_channels(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the channels: whether each is up, since when, and what is wrong. `channels` alone does the same."""
+    """List the channels: state, since when, and the problem. `channels` alone does the same."""
     listed = ask(options_of(ctx), "channels.list", answers.ChannelsListed)
     show_list(listed, _TABLE.of(listed.channels), as_json=as_json)
 
@@ -61,10 +61,12 @@ def _last_error(channel: answers.ChannelState) -> str:
 def test(
     ctx: typer.Context,
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
-    to: Annotated[str | None, typer.Option("--to", metavar="CHAT", help="Also send a line to this chat.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="CHAT", help="Also send a test message to this chat.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask its platform who we are, and with --to send a line. Exits with 1 if that fails."""
+    """Ask the platform which account this is. With --to, send a test message. Exits with 1 on failure."""
     options = options_of(ctx)
     with connected(options) as client:
         result = client.call("channels.test", answers.ChannelTested, name=channel)

@@ -17,9 +17,7 @@ from backchannel.cli.output import is_terminal, say, say_dim, show_json
 
 def chat(
     ctx: typer.Context,
-    message: Annotated[
-        str | None, typer.Argument(help="Say this, print the reply and end. Also read from a pipe.")
-    ] = None,
+    message: Annotated[str | None, typer.Argument(help="Send this, print the reply and end. A pipe works too.")] = None,
     session: Annotated[str, typer.Option("--session", "-s", help=f"The session to talk to: {WHICH}.")] = "main",
     as_json: AsJson = False,
 ) -> None:

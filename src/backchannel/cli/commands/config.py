@@ -32,7 +32,7 @@ app = typer.Typer(help="Check, show and migrate the configuration.", no_args_is_
 
 @app.command()
 def check(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Show what is wrong or doubtful in it. Exits with 1 if something is wrong."""
+    """Show errors and warnings. Exits with 1 if there are errors."""
     options = options_of(ctx)
     checked = look_for_problems(options)
     if as_json:
@@ -116,7 +116,7 @@ def path(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command()
 def show(ctx: typer.Context, as_json: AlwaysJson = True) -> None:
-    """Show the configuration with all defaults. It is JSON; secrets are hidden."""
+    """Show the configuration with all defaults, as JSON. Secrets are hidden."""
     from backchannel.config.schema import ConfigFile
     from backchannel.core.secrets.known import KnownSecrets, secrets_in, shown_settings
 
@@ -128,10 +128,10 @@ def show(ctx: typer.Context, as_json: AlwaysJson = True) -> None:
 @app.command()
 def migrate(
     ctx: typer.Context,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite older names to today's. The old file is kept beside it."""
+    """Rewrite older names to the current ones. A backup of the old file is kept."""
     from backchannel.openclaw.migrating import plan_migration
 
     options = options_of(ctx)

@@ -25,7 +25,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its begi
 
 @default_list(app)
 def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the jobs, those that come next first. `cron` alone does the same."""
+    """List the jobs, the next one first. `cron` alone does the same."""
     options = options_of(ctx)
     listed = answers.JobsListed(jobs=_all_jobs(options))
     add = options.command("cron", "add", "ID", "every 1h", "MESSAGE")
@@ -82,21 +82,21 @@ def _last_run(job: answers.JobShown) -> str:
 @app.command()
 def add(
     ctx: typer.Context,
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="A name for the job; its session is `cron:<id>`.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id. Its session is `cron:<id>`.")],
     schedule: Annotated[
         str, typer.Argument(metavar="SCHEDULE", help='When: "0 9 * * *", "every 10m" (s, m, h, d) or an ISO time.')
     ],
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What the agent is told.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message to the agent.")],
     tz: Annotated[str | None, typer.Option(help="The schedule's time zone, such as Europe/Berlin. Unset: UTC.")] = None,
     agent: Annotated[str | None, typer.Option(help="The agent that runs it. Unset: the default agent.")] = None,
-    channel: Annotated[str | None, typer.Option(help="Deliver the reply over this channel; needs --to.")] = None,
+    channel: Annotated[str | None, typer.Option(help="Deliver the reply over this channel. Needs --to.")] = None,
     to: Annotated[str | None, typer.Option(help="The chat that the reply goes to.")] = None,
     account: Annotated[str | None, typer.Option(help="The account on that channel.")] = None,
     model: Annotated[str | None, typer.Option(help="The model, as provider/model. Unset: the agent's own.")] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="The longest a run may take.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit of a run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a job; it stays over restarts of the gateway."""
+    """Add a job. It survives restarts of the gateway."""
     if (channel is None) != (to is None) or (account is not None and channel is None):
         raise typer.BadParameter("--channel and --to belong together, and --account to both")
     options = options_of(ctx)
@@ -121,7 +121,7 @@ def add(
 
 @app.command()
 def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
-    """Fire a job now; when it comes next stays as it is."""
+    """Run a job now. Its next time stays the same."""
     options = options_of(ctx)
     job_id = find_id(options, IdKind.JOB, job_id)
     fired = ask(options, "cron.run", answers.JobFired, id=job_id)
@@ -131,7 +131,7 @@ def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
 
 @app.command()
 def remove(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
-    """Remove a job that `cron add` made. One of the configuration is taken out there."""
+    """Remove a job of `cron add`. Remove jobs of the configuration there."""
     options = options_of(ctx)
     job_id = find_id(options, IdKind.JOB, job_id)
     removed = ask(options, "cron.remove", answers.JobRemoved, id=job_id)

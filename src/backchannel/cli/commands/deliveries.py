@@ -15,24 +15,22 @@ from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import one_line
 
-app = typer.Typer(help="Show and settle what is sent to chats.", rich_markup_mode=None)
+app = typer.Typer(help="Show deliveries to chats, and retry, re-route or drop them.", rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The delivery's id, or its beginning, as `deliveries` shows it.")]
 OneId = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="The delivery's id, or its beginning, as `deliveries` shows it.")
 ]
-Failed = Annotated[bool, typer.Option("--failed", help="All that failed.")]
-Uncertain = Annotated[
-    bool, typer.Option("--uncertain", help="All of which nobody knows whether they arrived: some may have.")
-]
+Failed = Annotated[bool, typer.Option("--failed", help="All failed deliveries.")]
+Uncertain = Annotated[bool, typer.Option("--uncertain", help="All uncertain deliveries. Some may have arrived.")]
 Session = Annotated[str | None, typer.Option("--session", help="Only deliveries of this session.")]
 Status = Annotated[
     str | None,
     typer.Option(
         "--status",
         metavar="STATUS",
-        help="Only those that are: pending, sending, sent, failed, uncertain, dropped, suppressed, no_channel, "
-        "skipped or cancelled.",
+        help="Only deliveries with this status: pending, sending, sent, failed, uncertain, dropped, suppressed, "
+        "no_channel, skipped or cancelled.",
     ),
 ]
 
@@ -79,7 +77,7 @@ def _progress(delivery: answers.ReceiptRow) -> str:
 
 @app.command()
 def show(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
-    """Show one delivery: its text, and what became of each part."""
+    """Show one delivery: its text, and the state of each part."""
     _call(options_of(ctx), as_json, "deliveries.get", delivery_id)
 
 
@@ -91,7 +89,7 @@ def retry(
     uncertain: Uncertain = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send again what failed or is uncertain. Parts that arrived are not repeated."""
+    """Retry failed or uncertain deliveries. Parts that arrived are not sent again."""
     _change(options_of(ctx), as_json, "deliveries.retry", delivery_id, _states(failed, uncertain))
 
 
@@ -99,13 +97,13 @@ def retry(
 def reroute(
     ctx: typer.Context,
     delivery_id: Id,
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel that it shall go over.")],
-    to: Annotated[str, typer.Argument(metavar="TO", help="The chat, as the channel writes it.")],
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel to use.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="The chat's id on that channel.")],
     account: Annotated[str | None, typer.Option("--account", help="The account on that channel.")] = None,
     thread: Annotated[str | None, typer.Option("--thread", help="The thread in that chat.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send one that failed to another chat. Its whole text; one that is uncertain too."""
+    """Send a failed or uncertain delivery to another chat. All parts are sent."""
     options = options_of(ctx)
     place = {"channel": channel, "to": to, "accountId": account, "threadId": thread}
     _call(options, as_json, "deliveries.reroute", delivery_id, **place)
@@ -119,13 +117,13 @@ def drop(
     uncertain: Uncertain = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give up what failed or is uncertain."""
+    """Drop failed or uncertain deliveries."""
     _change(options_of(ctx), as_json, "deliveries.drop", delivery_id, _states(failed, uncertain))
 
 
 @app.command()
 def confirm(ctx: typer.Context, delivery_id: Id, as_json: AsJson = False) -> None:
-    """Say that an uncertain part arrived. What is left after it is sent."""
+    """Confirm that an uncertain part arrived. The parts after it are then sent."""
     _call(options_of(ctx), as_json, "deliveries.confirm", delivery_id)
 
 

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 def export(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="Where to write; made if it is not there.")] = Path(
+    folder: Annotated[Path, typer.Argument(help="The folder to write to. It is created if missing.")] = Path(
         "backchannel-export"
     ),
     session: Annotated[
         list[str] | None,
-        typer.Option("--session", "-s", metavar="KEY", help=f"Only this one: {WHICH}. Repeats."),
+        typer.Option("--session", "-s", metavar="KEY", help=f"Only this session: {WHICH}. May be repeated."),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
-    archived: Annotated[bool, typer.Option("--archived", help="Also those that were deleted.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
+    agent: Annotated[str | None, typer.Option(help="Only sessions of this agent.")] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Also archived sessions.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write even if the folder is not empty.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write sessions and transcripts as OpenClaw has them. For each agent, sessions.json and JSONL files.
+    """Export sessions and transcripts in OpenClaw's form. Each agent gets a sessions.json and JSONL files.
 
-    Each session is written as it is at one moment; the gateway goes on meanwhile.
+    The gateway keeps running. Each session is a snapshot.
     """
     folder = folder.expanduser()
     _check_folder(folder, force=force)

@@ -34,17 +34,17 @@ def history(
     ctx: typer.Context,
     key: Annotated[str, typer.Argument(help=f"The session: {WHICH}.")] = "main",
     limit: Limit = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
-    tools: Annotated[bool, typer.Option("--tools", help="Also show calls of tools and their results.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new messages until Ctrl-C.")] = False,
+    tools: Annotated[bool, typer.Option("--tools", help="Also show tool calls and their results.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also show what only models are told: prompts of exchanges, control words.")
+        bool, typer.Option("--all", help="Also show texts for models only: prompts of exchanges, control words.")
     ] = False,
     as_json: AsJson = False,
     session: Annotated[str | None, typer.Option("--session", "-s", hidden=True, callback=_refuse_session)] = None,
 ) -> None:
     """Show the last messages of a session, oldest first.
 
-    Runs that gave no answer are shown too. With --json and --follow, a message a line.
+    It also shows runs without an answer. With --json and --follow, each message is a line.
     """
     options = options_of(ctx)
     key = find_key(options, key)

@@ -31,17 +31,14 @@ _DATABASES = tuple(f"{place}openclaw*.sqlite" for place in ("agents/*/agent/", "
 def import_(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="The state folder of the other program, such as ~/.openclaw.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the sessions without asking.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be taken; nothing is written.")] = (
-        False
-    ),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Import without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = (False),
     as_json: AsJson = False,
 ) -> None:
-    """Take sessions from OpenClaw, Clawdbot or an export.
+    """Import sessions from OpenClaw, Clawdbot or an export.
 
-    Works on the state folder itself, so no gateway may be running on it. Without --yes it first tells what it would
-    take, and asks. What is here already is never changed: a session whose key is taken here gets one of its own. The
-    same import again takes what is missing.
+    Stop the gateway of the state folder first. Without --yes it shows what it would import, and asks. It never changes
+    existing sessions: a session whose key is taken gets a new key. The same import again adds what is missing.
     """
     options = options_of(ctx)
     work = ImportCommand(options, options.load_config(), folder.expanduser(), as_json=as_json)

@@ -16,7 +16,7 @@ def mcp(
     ] = None,
     as_json: AlwaysJson = True,
 ) -> None:
-    """Serve the session tools to an MCP client. It starts this program, and ends it by closing standard input."""
+    """Serve the session tools to an MCP client. The client starts this program, and closes standard input to end it."""
     from backchannel.cli.mcp_bridge import serve
 
     serve(options_of(ctx), as_session)

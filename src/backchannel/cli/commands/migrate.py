@@ -32,7 +32,7 @@ def migrate(
         typer.Option(
             "--to",
             metavar="URL",
-            help="An empty database, as postgresql://user@host:5432/database; or `sqlite`, for the way back.",
+            help="An empty database, as postgresql://user@host:5432/database, or `sqlite` to move back.",
             show_default=False,
         ),
     ],
@@ -40,11 +40,10 @@ def migrate(
 ) -> None:
     """Move everything from the SQLite file into PostgreSQL, or back.
 
-    `--to sqlite` moves what is in the PostgreSQL database that is configured into the SQLite file of the state folder.
+    `--to sqlite` moves everything from the configured PostgreSQL database into the SQLite file of the state folder.
 
-    Works on the databases themselves, so no gateway may be running. What is moved stays where it was, too. If it is
-    broken off, run the same command again; in the end the rows of both sides are counted. A password is better in
-    PGPASSWORD or ~/.pgpass than on the command line.
+    Stop all gateways first. The source is not changed. If the command is interrupted, run it again. At the end it
+    compares the row counts of both sides. Put a password into PGPASSWORD or ~/.pgpass, not on the command line.
     """
     from backchannel.storage.databases import was_moved
     from backchannel.storage.files.folder import StateFolder

@@ -19,9 +19,7 @@ from backchannel.cli.output import say_or_json
 
 def open_(
     ctx: typer.Context,
-    is_printed: Annotated[
-        bool, typer.Option("--print", help="Print the link, with the token in it, and open nothing.")
-    ] = False,
+    is_printed: Annotated[bool, typer.Option("--print", help="Only print the link, with the token in it.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Open the page in the browser, logged in."""

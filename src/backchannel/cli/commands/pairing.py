@@ -16,8 +16,8 @@ from backchannel.core.text import clean_name, made_visible, one_line
 
 app = typer.Typer(help="Decide which strangers may speak.", rich_markup_mode=None)
 
-Code = Annotated[str, typer.Argument(metavar="CODE", help="The code that the stranger was sent.")]
-All = Annotated[bool, typer.Option("--all", help="Those who were let in or denied too.")]
+Code = Annotated[str, typer.Argument(metavar="CODE", help="The code that the stranger got.")]
+All = Annotated[bool, typer.Option("--all", help="Also admitted and denied senders.")]
 
 
 _TABLE: RowTable[answers.PairingRow] = RowTable(
@@ -37,7 +37,7 @@ _TABLE: RowTable[answers.PairingRow] = RowTable(
 
 @default_list(app)
 def list_pairings(ctx: typer.Context, every: All = False, limit: Limit = 20, as_json: AsJson = False) -> None:
-    """List the strangers who wait, the newest first. `pairing` alone does the same."""
+    """List the waiting strangers, the newest first. `pairing` alone does the same."""
     listed = ask(
         options_of(ctx), "pairing.list", answers.PairingsListed, state=None if every else "pending", limit=limit
     )
@@ -47,14 +47,14 @@ def list_pairings(ctx: typer.Context, every: All = False, limit: Limit = 20, as_
 
 @app.command()
 def approve(ctx: typer.Context, code: Code, as_json: AsJson = False) -> None:
-    """Let somebody speak; they are told, and write again."""
+    """Admit a stranger. The stranger is told, and can then write."""
     pairing = ask(options_of(ctx), "pairing.approve", answers.PairingAnswered, code=code).pairing
     say_or_json(f"{_who(pairing)} may speak now, and is told so.", pairing, as_json=as_json)
 
 
 @app.command()
 def deny(ctx: typer.Context, code: Code, as_json: AsJson = False) -> None:
-    """Ignore somebody from now on; they are not told."""
+    """Ignore a stranger from now on. The stranger is not told."""
     pairing = ask(options_of(ctx), "pairing.deny", answers.PairingAnswered, code=code).pairing
     say_or_json(f"{_who(pairing)} is ignored from now on.", pairing, as_json=as_json)
 
@@ -67,7 +67,7 @@ def remove(
     account: Annotated[str | None, typer.Option("--account", help="Only on this account of the channel.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make somebody who was let in or denied a stranger again."""
+    """Forget the decision about a sender, who is then a stranger again."""
     whom = {"channel": channel, "senderId": sender, "accountId": account}
     answer = ask(options_of(ctx), "pairing.remove", answers.PairingsRemoved, **whom)
     say_or_json(f"{_who(answer.removed[0])} is a stranger again.", answer, as_json=as_json)

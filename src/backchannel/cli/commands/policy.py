@@ -13,7 +13,7 @@ from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import say, show_facts, show_json
 from backchannel.cli.tables import show_table
 
-app = typer.Typer(help="Explain what the rules decide.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Explain what a session may do.", no_args_is_help=True, rich_markup_mode=None)
 
 NO_RULE = "(none)"
 _EMPTY = "No rule says anything about it."
@@ -27,20 +27,18 @@ def _group() -> None:
 @app.command()
 def explain(
     ctx: typer.Context,
-    target: Annotated[str, typer.Option(metavar="KEY", help="The session that is looked at or sent to.")],
+    target: Annotated[str, typer.Option(metavar="KEY", help="The target session.")],
     caller: Annotated[
         str | None,
         typer.Option("--caller", "--as", metavar="KEY", help="The session that asks. [default: the operator]"),
     ] = None,
-    channel: Annotated[
-        str | None, typer.Option(help="As if the message went to this channel, such as discord.")
-    ] = None,
+    channel: Annotated[str | None, typer.Option(help="Assume this channel, such as discord.")] = None,
     chat_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="As if it went to such a chat: direct, group or channel.")
+        str | None, typer.Option(metavar="TYPE", help="Assume this kind of chat: direct, group or channel.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what would be allowed, and which setting decides. Each session tool and a send; nothing is done."""
+    """Show what is allowed, and which setting decides. It covers each session tool and a send, and does nothing."""
     options = options_of(ctx)
     caller = find_key(options, caller)
     target = find_key(options, target, caller)

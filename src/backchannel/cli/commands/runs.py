@@ -28,7 +28,7 @@ Status = Annotated[
     typer.Option(
         "--status",
         metavar="STATUS",
-        help="Only runs that are: queued, running, ok, error, timeout, aborted. May be repeated.",
+        help="Only runs with this status: queued, running, ok, error, timeout or aborted. May be repeated.",
     ),
 ]
 
@@ -37,7 +37,7 @@ Status = Annotated[
 def list_runs(
     ctx: typer.Context, session: Session = None, status: Status = None, limit: Limit = 20, as_json: AsJson = False
 ) -> None:
-    """List runs, the newest first; `runs` alone does the same."""
+    """List runs, the newest first. `runs` alone does the same."""
     options = options_of(ctx)
     key = find_key(options, session)
     listed = ask(options, "runs.list", answers.RunsListed, sessionKey=key, states=status or None, limit=limit)
@@ -85,7 +85,7 @@ def _took(run: answers.RunRow) -> str:
 
 @app.command()
 def show(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
-    """Show one run: where it is, what it used, how it ended."""
+    """Show one run: its state, its usage and its end."""
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     if as_json:
@@ -127,7 +127,7 @@ def _show(options: Options, run: answers.RunRow, asked_ms: int) -> None:
 
 @app.command()
 def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
-    """Start a run once more that failed, or that is set aside."""
+    """Retry a run that failed or is set aside."""
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     shown = ask(options, "runs.retry", answers.RunShown, runId=run_id)
@@ -137,7 +137,7 @@ def retry(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
 
 @app.command()
 def abort(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
-    """Stop a run that is queued or running. What it has written stays; its sub-agents go on."""
+    """Stop a queued or running run. Its text stays, and its sub-agents continue."""
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     with connected(options) as client:
@@ -155,10 +155,10 @@ def abort(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
 def wait(
     ctx: typer.Context,
     run_id: RunId,
-    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait at most.")] = 600,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="The longest wait.")] = 600,
     as_json: AsJson = False,
 ) -> None:
-    """Wait for a run to end and print its reply. Exits with 1 if it did not end ok."""
+    """Wait for the end of a run and print its reply. Exits with 1 if the run failed."""
     options = options_of(ctx)
     run_id = find_id(options, IdKind.RUN, run_id)
     with connected(options) as client, patience(f"waiting for run {run_id}"):

@@ -25,7 +25,7 @@ _WAITS_FOR = "waiting for what follows"
 def send(
     ctx: typer.Context,
     session: Annotated[str, typer.Argument(metavar="SESSION", help=f"The session: {WHICH}.")],
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What to say.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message.")],
     wait: Annotated[
         float,
         typer.Option(min=0, max=3600, metavar="SECONDS", help="How long to wait for the reply. 0 does not wait."),
@@ -35,9 +35,9 @@ def send(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message into a session, as an agent would. Shows the reply, the turns that follow, and the receipt.
+    """Send a message into a session, as an agent would. Shows the reply, the turns after it, and the receipt.
 
-    With --json it prints the result of sessions_send and does not follow. Exits with 1 if there is no reply.
+    With --json it only prints the result of sessions_send. Exits with 1 if there is no reply.
     """
     options = options_of(ctx)
     caller = find_key(options, as_session)

@@ -33,20 +33,22 @@ Key = Annotated[str, typer.Argument(metavar="SESSION", help=f"The session: {WHIC
 def list_sessions(
     ctx: typer.Context,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Only these: main, group, cron, hook, node, other. May be repeated.")
+        list[str] | None, typer.Option(help="Only this kind: main, group, cron, hook, node or other. May be repeated.")
     ] = None,
-    active: Annotated[int | None, typer.Option(min=1, metavar="MINUTES", help="Only those active lately.")] = None,
-    search: Annotated[str | None, typer.Option(help="Only those with this in their key, label or name.")] = None,
-    label: Annotated[str | None, typer.Option(help="Only those with exactly this label.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
-    archived: Annotated[bool, typer.Option("--archived", help="Only those that were deleted.")] = False,
+    active: Annotated[
+        int | None, typer.Option(min=1, metavar="MINUTES", help="Only sessions active in the last MINUTES.")
+    ] = None,
+    search: Annotated[str | None, typer.Option(help="Only sessions with this text in the key, label or name.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only sessions with exactly this label.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only sessions of this agent.")] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Only archived sessions.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Keep the list up to date until Ctrl-C; piped, a line per change.")
+        bool, typer.Option("--watch", "-w", help="Update the list until Ctrl-C. Piped: a line per change.")
     ] = False,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List the sessions, the newest first. With --json and --watch, a session a line."""
+    """List the sessions, the newest first. With --json and --watch, each session is a line."""
     options = options_of(ctx)
     view = SessionsView(
         limit,
@@ -76,11 +78,13 @@ def list_sessions(
 def label(
     ctx: typer.Context,
     session: Key,
-    name: Annotated[str | None, typer.Argument(metavar="[LABEL]", help="Its label from now on.")] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Take its label away, so that another can have it.")] = False,
+    name: Annotated[str | None, typer.Argument(metavar="[LABEL]", help="The new label.")] = None,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Clear the label, so that another session can have it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a session a label, or take it away."""
+    """Set or clear a session's label."""
     if (name is None) != clear:
         raise typer.BadParameter("name a label, or give --clear", param_hint="LABEL / --clear")
     given = NULL if name is None else name
@@ -91,7 +95,7 @@ def label(
 
 @app.command()
 def reset(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
-    """Start a session over. Its transcript ends, and its key, label, model and address stay."""
+    """Start a new conversation in a session. Its key, label, model and return address stay."""
     changed = _change(options_of(ctx), session, "sessions.reset", answers.SessionPatched)
     text = f"Session {changed.key} starts over, with the session id {changed.entry.session_id}."
     say_or_json(text, changed, as_json=as_json)
@@ -99,7 +103,7 @@ def reset(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
 
 @app.command()
 def delete(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
-    """Archive a session. What it works on is stopped; its transcript stays, and can be read with --archived."""
+    """Archive a session. Its run stops, and its transcript stays. `sessions --archived` lists it."""
     changed = _change(options_of(ctx), session, "sessions.delete", answers.SessionDeleted)
     say_or_json(f"Session {changed.key} is archived. Its transcript stays.", changed, as_json=as_json)
 

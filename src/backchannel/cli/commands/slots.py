@@ -15,14 +15,14 @@ from backchannel.cli.short_forms import short_key
 from backchannel.cli.tables import RowTable
 from backchannel.core.short_ids import IdKind
 
-app = typer.Typer(help="List what works and what waits for its turn; end one.", rich_markup_mode=None)
+app = typer.Typer(help="List active and waiting work, and end it.", rich_markup_mode=None)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, or the beginning of it, as `slots` shows it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The id, or its beginning, as `slots` shows it.")]
 
 
 @default_list(app)
 def list_slots(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List what has a slot, then what waits for one, the longest first. `slots` alone does the same."""
+    """List work that holds a slot or waits for one, the longest first. `slots` alone does the same."""
     listed = ask(options_of(ctx), "slots.list", answers.SlotsListed)
     if as_json:
         show_json(listed)
@@ -62,9 +62,9 @@ USES: RowTable[answers.SlotUse] = RowTable(
 
 @app.command()
 def end(ctx: typer.Context, slot_id: Id, as_json: AsJson = False) -> None:
-    """End a command with all that it started, a call, or a run.
+    """End a command with everything that it started, a call, or a run.
 
-    The model is told that the operator ended it.
+    The model learns that the operator ended it.
     """
     options = options_of(ctx)
     ended = ask(options, "slots.end", answers.SlotEnded, id=find_id(options, IdKind.SLOT, slot_id))

@@ -36,34 +36,36 @@ _NOT_PERMITTED = ("forbidden", "scope_missing", "session_not_found")
 
 def spawn(
     ctx: typer.Context,
-    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do, in full: it sees nothing else.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The whole task. The sub-agent sees nothing else.")],
     as_session: Annotated[
         str | None,
         typer.Option(
             "--as", metavar="KEY", help="Spawn as this session. [default: the operator, for the main session]"
         ),
     ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="ID", help="Under this agent. [default: the session's]")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="ID", help="The agent that does it. [default: the session's]")
+    ] = None,
     model: Annotated[str | None, typer.Option(metavar="REF", help="Its model, as provider/model.")] = None,
     thinking: Annotated[str | None, typer.Option(metavar="LEVEL", help="How much it thinks.")] = None,
-    label: Annotated[str | None, typer.Option(help="A name for it, which no other session of the agent has.")] = None,
+    label: Annotated[str | None, typer.Option(help="Its label. No other session of the agent may have it.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="The longest that it may work. [default: no limit]")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Its time limit. [default: none]")
     ] = None,
     cleanup: Annotated[
         str | None,
         typer.Option(
-            metavar="HOW", help="delete: archive it as soon as its result has arrived. keep: later. [default: keep]"
+            metavar="HOW", help="delete: archive it when its result has arrived. keep: later. [default: keep]"
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show its work and what it announces, until its result is delivered.")
+        bool, typer.Option("--follow", "-f", help="Show its work and its announce, until the result is delivered.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a sub-agent, as an agent would. Says where to see it; its result comes back by itself.
+    """Start a sub-agent, as an agent would. Says where to watch it. The result comes back by itself.
 
-    With --json it prints the result of sessions_spawn. Exits with 1 if it is refused, or, followed, did not end ok.
+    With --json it prints the result of sessions_spawn. Exits with 1 if it is refused, or if a followed run fails.
     """
     if follow and as_json:
         raise typer.BadParameter(

@@ -24,7 +24,7 @@ _COLOURS = {"degraded": "yellow", "unavailable": "red"}
 
 
 def status(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Show what is wrong and what runs. Exits with 1 if no message can be accepted, with 5 if it is degraded."""
+    """Show problems and activity. Exits with 1 if the gateway cannot accept messages, and with 5 if it is degraded."""
     options = options_of(ctx)
     with connected(options) as client:
         state, health = client.call("status", answers.Status), client.call("health", answers.Health)
@@ -107,10 +107,10 @@ def _channel(channel: answers.ChannelState, now_ms: int) -> str:
 
 
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Look for what is wrong, on this machine and in the gateway.
+    """Find problems on this machine and in the gateway.
 
-    Looks at the configuration and what it needs, and asks the gateway if it runs. Exits with 1 if something in the
-    configuration is wrong, and with 5 if only the gateway has a problem.
+    Checks the configuration, what it needs on this machine, and the gateway if it runs. Exits with 1 if the
+    configuration has errors, and with 5 if only the gateway has a problem.
     """
     options = options_of(ctx)
     checked = look_for_problems(options)

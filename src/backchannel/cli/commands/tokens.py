@@ -16,20 +16,18 @@ from backchannel.cli.short_forms import short_key
 from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.short_ids import IdKind
 
-app = typer.Typer(help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Create, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
 def create(
     ctx: typer.Context,
-    scope: Annotated[
-        list[str] | None, typer.Option(help="What it permits: read, write or admin. May be given several times.")
-    ] = None,
-    session: Annotated[str | None, typer.Option(help="Make an agent's token, bound to this session.")] = None,
-    label: Annotated[str | None, typer.Option(help="A name for it, shown by `tokens list`.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="Its rights: read, write or admin. May be repeated.")] = None,
+    session: Annotated[str | None, typer.Option(help="Create an agent's token for this session.")] = None,
+    label: Annotated[str | None, typer.Option(help="A label for `tokens list`.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token, which is shown this once. For an operator (--scope) or an agent (--session)."""
+    """Create a token for an operator (--scope) or an agent (--session). It is shown only once."""
     if bool(scope) == (session is not None):
         raise typer.BadParameter("give either --scope or --session", param_hint="--scope / --session")
     options = options_of(ctx)
@@ -46,7 +44,7 @@ def create(
 
 @app.command("list")
 def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the tokens that were made. Those of pages that stay logged in are among them, the operator's own is not."""
+    """List the created tokens, and pages that stay logged in. The operator's own token is not listed."""
     listed = ask(options_of(ctx), "tokens.list", answers.TokensListed)
     show_list(listed, _TABLE.of(listed.tokens), as_json=as_json)
 
@@ -91,7 +89,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, or its beginning.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a token invalid for good, with those of devices made from it. Whoever is connected with them is closed."""
+    """Revoke a token, with the device tokens made from it. Their connections are closed."""
     options = options_of(ctx)
     revoked = ask(options, "tokens.revoke", answers.TokenRevoked, id=find_id(options, IdKind.TOKEN, token_id))
     say_or_json(f"Token {revoked.id} is no longer valid.", revoked, as_json=as_json)

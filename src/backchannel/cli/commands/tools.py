@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The tool, as `tools l
 
 @app.command("list")
 def list_tools(as_json: AsJson = False) -> None:
-    """List the session tools. With --json also what each takes, as JSON Schema."""
+    """List the session tools. With --json, also their arguments as JSON Schema."""
     from backchannel.tools.registry import SESSION_TOOLS
 
     if as_json:
@@ -35,7 +35,7 @@ def list_tools(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
-    """Show what a session tool does and takes."""
+    """Show the purpose and the arguments of a session tool."""
     from backchannel.tools.registry import find_tool
 
     tool = find_tool(name)
@@ -73,7 +73,7 @@ def call(
     ctx: typer.Context,
     name: Name,
     pairs: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments. A list may be written a,b,c.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments. A list is a,b,c.")
     ] = None,
     args: Annotated[str | None, typer.Option(metavar="JSON", help="All its arguments as one JSON object.")] = None,
     as_session: Annotated[
@@ -81,9 +81,9 @@ def call(
     ] = None,
     as_json: AlwaysJson = True,
 ) -> None:
-    """Call a session tool and print its result. It is JSON; exits with 1 if the result is an error or forbidden.
+    """Call a session tool and print its result as JSON. Exits with 1 if the result is an error or forbidden.
 
-    Session tools are those of `tools list`, such as sessions_send; exec and others of agents are not called here.
+    Session tools are those of `tools list`, such as sessions_send. It cannot call exec and other tools of agents.
     """
     given = _read_object(args) if args is not None else {}
     if args is not None and pairs:

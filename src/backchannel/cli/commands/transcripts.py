@@ -14,7 +14,7 @@ from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import console, is_terminal, say, show_json
 
-app = typer.Typer(help="Care for the transcript files.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Rebuild transcript files.", no_args_is_help=True, rich_markup_mode=None)
 
 _PAGE = 500
 
@@ -29,14 +29,14 @@ def rebuild(
     ctx: typer.Context,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY]...", help=f"Whose files are written anew: {WHICH}; archived ones too."),
+        typer.Argument(metavar="[KEY]...", help=f"The session: {WHICH}. Archived ones work too."),
     ] = None,
     all_transcripts: Annotated[
-        bool, typer.Option("--all", help="The files of all transcripts, ended and archived ones too.")
+        bool, typer.Option("--all", help="All transcripts, including ended and archived ones.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write transcript files anew. They are made from the database, which is the truth."""
+    """Rebuild transcript files from the database."""
     if bool(keys) == all_transcripts:
         raise typer.BadParameter("name sessions, or give --all", param_hint="KEY / --all")
     options = options_of(ctx)

@@ -39,15 +39,15 @@ def tree(
     key: Annotated[str | None, typer.Argument(help=f"Only this session and what it spawned: {WHICH}.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only the sessions of this agent, and what they spawned.")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Keep it up to date until Ctrl-C; piped, a line per change.")
+        bool, typer.Option("--watch", "-w", help="Update it until Ctrl-C. Piped: a line per change.")
     ] = False,
     limit: Limit = 200,
     as_json: AsJson = False,
 ) -> None:
-    """Show who spawned whom, and how sub-agents are doing.
+    """Show which session spawned which, and the state of sub-agents.
 
-    Tokens and cost are those of a session and of all that it spawned, archived sub-agents included. The receipt tells
-    what became of a sub-agent's result.
+    Tokens and cost cover a session and all that it spawned, including archived sub-agents. The receipt is the state of
+    a sub-agent's delivered result.
     """
     options = options_of(ctx)
     if key is not None and agent is not None:

@@ -30,7 +30,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 def init(
     ctx: typer.Context,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a commented starter configuration."""
@@ -68,16 +68,16 @@ def up(
     ctx: typer.Context,
     host: Annotated[str | None, typer.Option(help="The address to listen on, instead of gateway.host.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The port, instead of gateway.port; 0 takes a free one.")
+        int | None, typer.Option(min=0, max=65535, help="The port, instead of gateway.port. 0 takes a free one.")
     ] = None,
     init: Annotated[
-        bool, typer.Option("--init", help="Write the starter configuration first if there is none.")
+        bool, typer.Option("--init", help="First write the starter configuration, if there is none.")
     ] = False,
     app: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:NAME", help="Serve the gateway that a program makes, such as shop:gateway."),
+        typer.Option(metavar="MODULE:NAME", help="Serve the gateway of a program, such as shop:gateway."),
     ] = None,
-    reload: Annotated[bool, typer.Option("--reload", help="With --app: start again when a file changes.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="With --app: restart when a file changes.")] = False,
     log_level: Annotated[
         str | None,
         typer.Option(
@@ -86,7 +86,7 @@ def up(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start the gateway. Ctrl-C stops it; what it has accepted goes on at its next start."""
+    """Start the gateway. Ctrl-C stops it. Accepted work continues at its next start."""
     if log_level is not None and log_level not in LOG_LEVELS:
         raise typer.BadParameter(f"expected one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
     if reload and app is None:

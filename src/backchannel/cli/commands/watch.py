@@ -118,7 +118,7 @@ def _delivery(row: answers.ReceiptRow) -> ChangeLine:
 
 
 def watch(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Watch sessions, runs and deliveries until Ctrl-C. Piped, or with --json, a line for each change."""
+    """Watch sessions, runs and deliveries until Ctrl-C. Piped, or with --json, it prints a line for each change."""
     options = options_of(ctx)
     if is_drawn(as_json=as_json):
         keep_watching(options, Overview(), Board(options))
