@@ -1,8 +1,8 @@
-"""Every error that a caller can meet, each with a stable code.
+"""Errors that a caller can meet, each with a stable code.
 
-One place in the gateway turns them into WebSocket, HTTP, MCP and CLI output (`GatewayError.wire`);
-nothing matches on message text. `wire_code` is the coarse word of the wire protocol, `code` our own stable
-word, and `details` holds the facts a program may want. Messages say what came and what would work.
+One place in the gateway turns them into WebSocket, HTTP, MCP and CLI output (`GatewayError.wire`). Nothing matches on
+message text. `wire_code` is the coarse word of the wire protocol, and `code` our own stable word. `details` holds the
+facts that a program may want. Messages say what came and what would work.
 
     GatewayError
     ├── InvalidRequest          the request is wrong

@@ -1,4 +1,4 @@
-"""The versions of the package and of the protocol that its gateway and clients speak, in one place."""
+"""The versions of the package and of its wire protocol."""
 
 __version__ = "0.2.0"
 
