@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from backchannel.agents.registry import FunctionContext as FunctionContext
     from backchannel.agents.registry import ToolFailed as ToolFailed
     from backchannel.agents.scripted import ScriptedModel as ScriptedModel
+    from backchannel.core.adapters import Adapter as Adapter
+    from backchannel.core.contracts import Clock as Clock
     from backchannel.core.contracts import ToolContext as ToolContext
     from backchannel.core.delivery.channels import Channel as Channel
     from backchannel.core.delivery.channels import ChannelBusy as ChannelBusy
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from backchannel.core.delivery.channels import OutboundPart as OutboundPart
     from backchannel.core.delivery.channels import Sent as Sent
     from backchannel.core.keys import ChatType as ChatType
+    from backchannel.core.settings import SettingIssue as SettingIssue
+    from backchannel.core.settings import secret as secret
+    from backchannel.core.settings import setting as setting
     from backchannel.errors import ConfigError as ConfigError
     from backchannel.errors import GatewayError as GatewayError
     from backchannel.errors import IdempotencyConflict as IdempotencyConflict
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from backchannel.gateway.app import RunFailed as RunFailed
 
 _HOMES = {
+    "Adapter": "backchannel.core.adapters",
     "Channel": "backchannel.core.delivery.channels",
     "ChannelBusy": "backchannel.core.delivery.channels",
     "ChannelHealth": "backchannel.core.delivery.channels",
@@ -50,6 +56,7 @@ _HOMES = {
     "ChannelSilent": "backchannel.core.delivery.channels",
     "ChannelUnusable": "backchannel.core.delivery.channels",
     "ChatType": "backchannel.core.keys",
+    "Clock": "backchannel.core.contracts",
     "ConfigError": "backchannel.errors",
     "Draft": "backchannel.core.delivery.channels",
     "DraftGone": "backchannel.core.delivery.channels",
@@ -66,9 +73,12 @@ _HOMES = {
     "RunFailed": "backchannel.gateway.app",
     "ScriptedModel": "backchannel.agents.scripted",
     "Sent": "backchannel.core.delivery.channels",
+    "SettingIssue": "backchannel.core.settings",
     "StartupError": "backchannel.errors",
     "ToolContext": "backchannel.core.contracts",
     "ToolFailed": "backchannel.agents.registry",
+    "secret": "backchannel.core.settings",
+    "setting": "backchannel.core.settings",
 }
 
 __all__ = [*_HOMES, "__version__"]

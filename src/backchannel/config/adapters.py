@@ -160,8 +160,16 @@ def read_channel(given: Mapping[str, Any]) -> ChannelSettings:
 
 def adapter_of(settings: ChannelSettings) -> Adapter | None:
     """Give the adapter that a channel's settings are for; None if it cannot be used, or a program made them."""
+    name = None if isinstance(settings, UnusableChannelSettings) else adapter_name(settings)
+    return None if name is None else CHANNELS.find(name)
+
+
+def adapter_name(settings: ChannelSettings) -> str | None:
+    """Give the word that a channel's settings have for their adapter; None if a program made them."""
+    if isinstance(settings, UnusableChannelSettings):
+        return settings.adapter
     tag = settings.__struct_config__.tag
-    return CHANNELS.find(tag) if isinstance(tag, str) else None
+    return tag if isinstance(tag, str) else None
 
 
 def channel_issues(name: str, settings: ChannelSettings) -> Iterator[SettingIssue]:

@@ -143,18 +143,21 @@ class _Walk:
             yield self._finding(path, self._misfit(value, kind, path))
 
     def _channel(self, value: dict[str, Any], kind: SettingKind, path: SettingPath) -> Iterator[ConfigFinding]:
-        """Check a channel by the settings of its adapter. Of an adapter that fails only what all share is known."""
+        """Check a channel by the settings of its adapter."""
         try:
             struct = kind.struct_of(value)
-        except AdapterUnusable as unusable:
+        except AdapterUnusable as unusable:  # only what all channels share is known
             yield self._finding(path, f"the channel stays down: {unusable.reason}")._replace(level="warning")
-            shared = {field.encode_name: field for field in all_fields(ChannelSettings)}
-            known = {name: value[name] for name in shared if name in value}
-            yield from self.group(known, tuple(shared.values()), path)
+            shared = all_fields(ChannelSettings)
+            names = {field.encode_name for field in shared}
+            yield from self.group({name: value[name] for name in value if name in names}, shared, path)
             return
-        if struct is not None:
-            is_meant = struct.__struct_config__.tag == value.get("adapter")
-            yield from self.group(value, all_fields(struct, () if is_meant else kind.structs), path)
+        own = all_fields(struct or ChannelSettings)
+        if struct is None or struct.__struct_config__.tag != value.get("adapter"):
+            own = all_fields(kind.structs[0], kind.structs)
+            if "adapter" in value:  # nobody knows it, so nothing else can be said
+                value, own = {"adapter": value["adapter"]}, own[:1]
+        yield from self.group(value, own, path)
 
     def _finding(self, path: SettingPath, message: str) -> ConfigFinding:
         return ConfigFinding("error", self._source.named(path), message, self._source.line(path))

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from backchannel.config.adapters import adapter_name
 from backchannel.core.delivery.channels import Channel, ChannelError, ChannelSettings
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import clean_name
@@ -85,7 +86,7 @@ def _state(parts: GatewayParts, channel: Channel) -> dict[str, Any]:
         error, error_at = last
     return {
         "name": channel.name,
-        "adapter": str(channel.settings.__struct_config__.tag or type(channel).__name__),
+        "adapter": adapter_name(channel.settings) or type(channel).__name__,
         "status": OK if is_up else CONNECTING if health.is_connecting and unsent is None else DOWN,
         "since": health.since_ms if health.is_up is is_up else reach.down_since(channel.name),
         "last_error": None if error is None else parts.secrets.hide(error),
