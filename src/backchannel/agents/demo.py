@@ -69,21 +69,10 @@ class Skill:
 class DemoModel:
     """A model of a few fixed rules."""
 
-    @property
-    def ref(self) -> str:
-        return REF
-
-    @property
-    def context_window(self) -> int:
-        return 32_768
-
-    @property
-    def price(self) -> Price | None:
-        return None
-
-    @property
-    def sees_images(self) -> bool:
-        return False
+    ref = REF
+    context_window = 32_768
+    price: Price | None = None
+    sees_images = False
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         content = decide(request)

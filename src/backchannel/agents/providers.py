@@ -182,22 +182,14 @@ class ProviderModel:
         """
         self._connection = connection
         self._name = name
-        self._context_window = context_window
-        self._price = price
+        self.context_window = context_window
+        self.price = price
         self._priced_as = priced_as
         self._sees_images = sees_images
 
     @property
     def ref(self) -> str:
         return f"{self._connection.endpoint.provider}/{self._name}"
-
-    @property
-    def context_window(self) -> int:
-        return self._context_window
-
-    @property
-    def price(self) -> Price | None:
-        return self._price
 
     @property
     def sees_images(self) -> bool:
@@ -244,7 +236,7 @@ class ProviderModel:
         yield self._with_cost(reply, response)
 
     def _with_cost(self, reply: ModelReply, response: ModelResponse) -> ModelReply:
-        cost = None if self._price is None else self._price.of(reply.usage)
+        cost = None if self.price is None else self.price.of(reply.usage)
         if self._priced_as is not None:
             from genai_prices import calc_price
 

@@ -74,10 +74,10 @@ class ScriptedModel:
         price: Price | None = None,
         sees_images: bool = True,
     ) -> None:
-        self._ref = ref
-        self._context_window = context_window
-        self._price = price
-        self._sees_images = sees_images
+        self.ref = ref
+        self.context_window = context_window
+        self.price = price
+        self.sees_images = sees_images
         self._decide = replies if callable(replies) else None
         self._replies = [] if callable(replies) else list(replies)
         self._asked = asyncio.Event()
@@ -85,22 +85,6 @@ class ScriptedModel:
         """What it was asked, in order."""
         self.refused: list[str] = []
         """What was wrong with requests, in order; a test can assert that it is empty."""
-
-    @property
-    def ref(self) -> str:
-        return self._ref
-
-    @property
-    def context_window(self) -> int:
-        return self._context_window
-
-    @property
-    def price(self) -> Price | None:
-        return self._price
-
-    @property
-    def sees_images(self) -> bool:
-        return self._sees_images
 
     def add(self, *replies: Scripted) -> None:
         """Put replies at the end of the list."""
@@ -150,8 +134,8 @@ class ScriptedModel:
         if text := "".join(reply.texts):
             content.append(TextBlock(text=text))
         usage = reply.usage
-        if usage.cost is None and self._price is not None:
-            usage = msgspec.structs.replace(usage, cost=self._price.of(usage))
+        if usage.cost is None and self.price is not None:
+            usage = msgspec.structs.replace(usage, cost=self.price.of(usage))
         return ModelReply(
             content=(*content, *reply.calls),
             usage=usage,
