@@ -20,7 +20,8 @@ from backchannel.core.settings import SettingPath, Step
 from backchannel.core.text import cut
 
 _LINE_END = re.compile("\n")
-_SPACE = re.compile(r"(?:[\s\ufeff]+|//[^\n\r\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
+LINE_COMMENT = r"//[^\n\r\u2028\u2029]*"
+_SPACE = re.compile(rf"(?:[\s\ufeff]+|{LINE_COMMENT}|/\*.*?\*/)*", re.DOTALL)
 _STRING = re.compile(r"\"(?:[^\"\\\n\r]|\\.|\\\r\n)*\"|'(?:[^'\\\n\r]|\\.|\\\r\n)*'", re.DOTALL)
 _IDENTIFIER = re.compile(r"(?:[\w$\u200c\u200d]|\\u[0-9a-fA-F]{4})+")
 _SCALAR = re.compile(r"[+-]?(?:[\d.][\w.+-]*|Infinity|NaN)|true|false|null")  # the parser says which are numbers

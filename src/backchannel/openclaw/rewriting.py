@@ -18,17 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, Union
 
-from backchannel.config.source import Positions
+from backchannel.config.source import LINE_COMMENT, Positions
 from backchannel.core.settings import SettingPath, Step
 from backchannel.openclaw.settings import Move, written_id
 
 Value: TypeAlias = Union[str, "Group"]
 
-_LINE_COMMENT = r"//[^\n\r\u2028\u2029]*"
-_COMMENT = re.compile(_LINE_COMMENT + r"|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_COMMENT = re.compile(LINE_COMMENT + r"|/\*.*?(?:\*/|\Z)", re.DOTALL)  # unclosed ones too: else it is not linear
 _COMMA = re.compile(_COMMENT.pattern + r"|(,)", re.DOTALL)
 _SHORT_COMMENT = r"[ \t]*/\*(?:[^*\n\r]|\*(?!/))*\*/"
-_REST_OF_LINE = re.compile(rf"(?:{_SHORT_COMMENT})*(?:[ \t]*{_LINE_COMMENT})?(?=[ \t]*[\n\r\u2028\u2029])")
+_REST_OF_LINE = re.compile(rf"(?:{_SHORT_COMMENT})*(?:[ \t]*{LINE_COMMENT})?(?=[ \t]*[\n\r\u2028\u2029])")
 _REST_OF_GROUP = re.compile(rf"(?:{_SHORT_COMMENT})+(?=[ \t]*\Z)")
 _BEGINS_LINE = re.compile(r"[ \t]*[\n\r\u2028\u2029]")
 
