@@ -33,7 +33,7 @@ reach a caller.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class GatewayError(Exception):
@@ -193,6 +193,11 @@ class SessionNotFound(NotFound):
     """No session has this key, id or label."""
 
     code = "session_not_found"
+
+    @classmethod
+    def named(cls, name: str, more: str = "", **details: Any) -> Self:
+        """Say that no session has this name; `more` says what would."""
+        return cls(f"no session {name}{more} (sessions.list shows those there are)", **details)
 
 
 class RunNotFound(NotFound):

@@ -228,7 +228,7 @@ def no_session(parts: GatewayParts, text: str) -> SessionNotFound:
     whole = ""
     if rest and agent_id in parts.agents.ids():
         whole = f"; of the agent {agent_id} the key would be {quoted(f'agent:{agent_id}:{rest}')}"
-    return SessionNotFound(f"no session {quoted(text)}{whole} (sessions.list shows those there are)")
+    return SessionNotFound.named(quoted(text), whole)
 
 
 def check_agent_id(keys: CallerKeys, key: SessionKey) -> None:

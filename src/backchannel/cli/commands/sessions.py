@@ -15,8 +15,7 @@ from backchannel.cli.options import AsJson, Limit, Options, default_list, option
 from backchannel.cli.output import age, clock_time, say, say_or_json, show_json
 from backchannel.cli.short_forms import Long, short_key
 from backchannel.cli.tables import RowTable, TableRows
-from backchannel.core.text import one_line, quoted
-from backchannel.errors import SessionNotFound
+from backchannel.core.text import one_line
 
 EMPTY = "There are no sessions."
 _SHORT_NAME = 12
@@ -112,10 +111,8 @@ def _change(options: Options, session: str, method: str, shape: type[T], **param
     """Change a session that exists; without this check a misspelt key would make a new one."""
     key = find_key(options, session)
     with connected(options) as client:
-        found = client.call("sessions.describe", answers.SessionDescribed, key=key).session
-        if found is None:
-            raise SessionNotFound(f"no session {quoted(session)} (`backchannel sessions` shows those there are)")
-        return client.call(method, shape, key=found.key, **params)
+        found = client.call("sessions.resolve", answers.SessionFound, key=key).key
+        return client.call(method, shape, key=found, **params)
 
 
 @dataclass(frozen=True, slots=True)

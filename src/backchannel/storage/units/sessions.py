@@ -47,7 +47,7 @@ def need(tx: Tx, key: str, expected_session_id: str | None = None) -> Session:
     check_current(tx, key, session, expected_session_id)
     if session is None or session.archived_at is not None:
         shown = tx.scheme.shown(key)
-        raise SessionNotFound(f"no session {shown!r} (sessions.list shows those there are)", sessionKey=shown)
+        raise SessionNotFound.named(repr(shown), sessionKey=shown)
     return session
 
 
