@@ -96,3 +96,10 @@ def test_every_row_is_inserted_with_columns_that_its_table_has() -> None:
                     assert given <= {*NAMED[name].columns}, f"{path.name}: {name}"
                     found += 1
     assert found > 30
+
+
+def test_views_only_read() -> None:
+    for path in Path(backchannel.__file__).parent.glob("storage/views/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tx":
+                assert node.attr not in ("run", "insert", "insert_one", "tell", "happened"), f"{path.name} writes"

@@ -1,8 +1,8 @@
-"""The store: every state change is one transaction, and this is the list of them.
+"""The store: the list of all transactions.
 
-Each entry of the table makes one unit a method: `write` returns a future that is done once the change is durable,
-`read` and `look` return what is committed. What changed is told to `on_facts` after the commit, in order, before the
-caller is answered. What a method takes, returns and raises stands at its unit.
+Each entry makes one unit a method. `write` returns a future that is done when the change is durable. `read` and `look`
+return what is committed. `on_facts` gets the changes after the commit, in order, before the caller is answered. The
+docstring of the unit says what a method takes, returns and raises.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ from backchannel.storage.views import troubles as trouble_units
 
 
 def _session_of(request: RunRequest) -> str | None:
-    """Tell which session a message is for; one that joins the same request may find that on any session."""
+    """Return the session that a message is for; None if the message may join a run of any session."""
     return str(request.key) if request.join is None else None
 
 
@@ -93,7 +93,7 @@ def _session_held(fence: Fence, *_: object) -> str | None:
 
 
 def _growing(*_: object) -> str:
-    """Name what stands for a session: those who write replies that grow wait for each other, and for nobody else."""
+    """Name the lock of growing replies: their units wait for each other only."""
     return "growing"
 
 
@@ -277,7 +277,7 @@ class Store:
     spending = read(spending_units.look)
     spending_by_session = read(spending_units.look_by_session)
     delivery_counts = read(trouble_units.delivery_counts)
-    remember_default_model = write(trouble_units.remember_default_model)
+    remember_default_model = write(recovery.remember_default_model)
 
     def __init__(self, folder: StateFolder, database: Database, scheme: KeyScheme) -> None:
         self.folder = folder
@@ -285,9 +285,9 @@ class Store:
         self.scheme = scheme
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
         self.found = UnfinishedWork()
-        """What was left to do when the store was opened."""
+        """The work that was left when the store was opened."""
         self.lease_ends = inf
-        """When this process has to stop, by its monotonic clock, unless it is told otherwise before."""
+        """When the lease ends, by the monotonic clock. The process must stop then."""
         self._wakeups: Wakeups | None = None
         self.driver: Driver
         self._transcripts: Transcripts | None = None
@@ -309,9 +309,9 @@ class Store:
     ) -> Self:
         """Open the database of a URL, creating it if there is none.
 
-        `writes_files` says whether transcripts are kept as files too. Where several gateways may work on it, `member`
-        is what the others are told of this one, `lease_s` how long they wait for a sign of it, and `locks_rows` whether
-        all of them lock rows, since the database has nothing else to lock.
+        `writes_files` says whether transcripts are also files. For several gateways on one database, `member` describes
+        this one to the others, `lease_s` is how long they wait for a sign of life, and `locks_rows` says that all of
+        them lock rows.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
@@ -342,21 +342,21 @@ class Store:
         return self.driver.context.number
 
     async def enter(self, member: GatewayInfo, lease_s: float) -> None:
-        """Register this process; also one that the others have taken for dead, or that could not renew its lease."""
+        """Register this process, also again after it lost its lease or was declared dead."""
         if self.database.is_shared:
             await self.driver.enter(members.enter, self._place(), member, round(lease_s * 1000))
         else:
             await self.driver.enter(recovery.enter)
 
     def _place(self) -> str:
-        """Name the state folder, as nobody else's is named: by words that are made when it is first used."""
+        """Name the state folder by random words that are stored at its first use."""
         path = self.database.file_beside(self.folder, "-place")
         if not path.exists():
             path.write_text(new_id())
         return path.read_text().strip()
 
     def check_lease(self) -> None:
-        """Ask before anything begins that others could begin as well.
+        """Check the lease before work that another gateway could begin too.
 
         Raises:
             FenceLost: this process has had no lease for so long that they may.
@@ -365,7 +365,7 @@ class Store:
             raise FenceLost("the lease of this process is over")
 
     def listen(self, on_text: Callable[[str], None], *, polls: bool) -> None:
-        """Hear what other gateways send; nothing, where something may have been missed."""
+        """Listen to other gateways. An empty text means that something may be missed."""
         self._wakeups = self.database.open_wakeups(on_text, polls=polls)
 
     def wake_others(self, texts: Sequence[str]) -> None:
@@ -378,11 +378,11 @@ class Store:
         self.database.prepare(has_past=self.folder.has_transcripts)
 
     def deliver_to(self, outlets: Outlets, *, tells_failures: bool) -> None:
-        """Say where deliveries can go, and whether a person whose message could not be answered is told so."""
+        """Set the channels, and whether a person is told that a message could not be answered."""
         self.driver.context = replace(self.driver.context, outlets=outlets, tells_failures=tells_failures)
 
     async def close(self) -> None:
-        """End cleanly: runs in progress go on at the next start, and this end is not counted against them."""
+        """Shut down cleanly. Running runs continue at the next start, without a counted crash."""
         try:
             with suppress(Unavailable):  # no room to write it: the next start takes this end for a crash
                 await self.driver.write(recovery.leave)
@@ -404,7 +404,7 @@ class Store:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is written any more: by `close`, or because a commit failed."""
+        """Whether the store is closed, by `close` or by a failed commit."""
         return self.driver.is_closed
 
     def _committed(self, facts: Sequence[Fact]) -> None:
@@ -413,7 +413,7 @@ class Store:
         self.on_facts(facts)
 
     def closed_elsewhere(self, fact: TranscriptClosed) -> None:
-        """Close the file of a transcript too that another gateway has closed, if there is one here."""
+        """Close the file of a transcript that another gateway has closed."""
         if self._transcripts is not None:
             self._transcripts.committed([fact])
 
@@ -426,7 +426,7 @@ class Store:
             await self.driver.write(cron.sync, jobs)
 
     async def recover_deliveries(self, takes_key: Callable[[str], bool]) -> None:
-        """Decide on every part that was being sent when its process ended."""
+        """Decide on every part whose process ended while it was being sent."""
         if await self.driver.look(sending.any_sending):
             await self.driver.write(sending.recover, takes_key)
 

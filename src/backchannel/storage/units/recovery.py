@@ -223,6 +223,14 @@ def retry(tx: Tx, run_id: str) -> Run:
     return queued
 
 
+def remember_default_model(tx: Tx, model: str, demo: str) -> str | None:
+    """Record the default model of this start; returns that of the last start whose model was not the demo."""
+    tx.run("UPDATE processes SET default_model = ? WHERE number = ?", model, tx.number)
+    earlier = "default_model <> ? AND number < ? ORDER BY number DESC LIMIT 1"
+    row = tx.one(f"SELECT default_model FROM processes WHERE {earlier}", demo, tx.number)
+    return None if row is None else row[0]
+
+
 # Function agents: which have been registered, and how many runs wait for each.
 
 

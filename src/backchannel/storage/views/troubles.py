@@ -1,14 +1,11 @@
-"""What is wrong, as far as rows tell: counted for `status` and the metrics."""
+"""Problems that rows show, counted for `status` and the metrics."""
 
 from __future__ import annotations
 
 from backchannel.core.records import Troubles, UnfinishedWork
-from backchannel.storage.tables import PROBE
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units.lines import IN_LINE
 
-PROBE_BYTES = 65_536
-"""As much as accepting a short message takes: some 16 pages in the log of the database."""
 _UNSETTLED = "state IN ('pending', 'sending', 'failed', 'uncertain')"
 _FAILED = "state IN ('error', 'timeout')"  # in the words of their index
 
@@ -56,19 +53,3 @@ def unfinished(tx: Tx) -> UnfinishedWork:
         resume_at=min((at for *_, at in others if at is not None), default=None),
         of_functions=of_functions,
     )
-
-
-def probe(tx: Tx, body: str) -> None:
-    """Write as much as accepting a message takes; `body` must be another one each time, or nothing is written."""
-    tx.insert(PROBE, PROBE.or_replace, id=1, body=body)
-
-
-def remember_default_model(tx: Tx, model: str, demo: str) -> str | None:
-    """Note which model agents without one have at this start; returns the last that was not the demo, at an earlier."""
-    tx.run("UPDATE processes SET default_model = ? WHERE number = ?", model, tx.number)
-    row = tx.one(
-        "SELECT default_model FROM processes WHERE default_model <> ? AND number < ? ORDER BY number DESC LIMIT 1",
-        demo,
-        tx.number,
-    )
-    return None if row is None else row[0]
