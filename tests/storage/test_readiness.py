@@ -18,7 +18,7 @@ from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.postgres import readiness, writers
 from tests.cluster.house import until
 from tests.storage.support import Host, accept, converse, texts
-from tests.storage.test_lanes import Held, keys_of_lanes
+from tests.storage.test_writer_threads import Held, keys_of_lanes
 from tests.support.logs import captured_logs
 from tests.support.postgres import Cluster, move_to_small, new_database
 

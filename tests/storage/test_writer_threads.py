@@ -21,7 +21,7 @@ from backchannel.errors import DatabaseUnusable, IdempotencyConflict, LabelInUse
 from backchannel.storage.driver import ProcessKilled
 from backchannel.storage.postgres.attempt import is_own
 from backchannel.storage.postgres.connection import connect, translated
-from backchannel.storage.postgres.driver import LANES
+from backchannel.storage.postgres.driver import WRITER_THREADS
 from backchannel.storage.postgres.locks import AdvisoryLocks, RowLocks
 from backchannel.storage.tx import Tx
 from tests.storage.support import Host, accept, converse, texts
@@ -72,8 +72,8 @@ async def other(url: str, host: Host, tmp_path: Path, locks_rows: bool) -> Async
 
 def keys_of_lanes() -> list[str]:
     """Name a session for each lane."""
-    lanes = {crc32(key.encode()) % LANES: key for key in map(str, range(100))}
-    return [lanes[lane] for lane in range(LANES)]
+    lanes = {crc32(key.encode()) % WRITER_THREADS: key for key in map(str, range(100))}
+    return [lanes[lane] for lane in range(WRITER_THREADS)]
 
 
 def put(ref: str, key: str = "") -> Callable[[Tx], str]:
@@ -116,14 +116,14 @@ async def written(host: Host) -> list[str]:
 
 @both_locks
 async def test_units_about_different_sessions_are_run_side_by_side(host: Host) -> None:
-    meeting = threading.Barrier(LANES)
+    meeting = threading.Barrier(WRITER_THREADS)
 
     def meet(tx: Tx) -> None:
         put(threading.current_thread().name)(tx)
         meeting.wait(PATIENCE_S)  # all of them are inside their transaction
 
     await asyncio.gather(*(host.store.driver.write_within(key, meet) for key in keys_of_lanes()))
-    assert len(await written(host)) == LANES
+    assert len(await written(host)) == WRITER_THREADS
 
 
 async def test_units_about_one_session_are_done_in_the_order_in_which_they_came(host: Host) -> None:

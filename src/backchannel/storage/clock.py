@@ -1,11 +1,10 @@
-"""What happens by the clock: what is due, what each kind of timer means, and what is done when the clock was set back.
+"""Timers: the work that is due, and times after the clock was set back.
 
 Each kind of timer is one unit, which does the work and clears or moves its row. A new kind is one entry of `HANDLERS`.
 
-A row with a time to come also says when that was written. If that lies in the future, the clock has been set back
-since, and the row is given the wait that it had then, counted from now. Nothing waits longer than it was meant to,
-however far the clock went and wherever a process died meanwhile. The next time of a schedule is computed anew; one that
-has come already does not come again (`cron.fire`). All of it is idempotent.
+A row with a future time also has the time when it was written. If that lies in the future, the clock was set back. The
+row then gets the wait that it had, counted from now, so nothing waits longer than it should. A schedule computes its
+next time again; a time that has come does not come again (`cron.fire`). All of it is idempotent.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from backchannel.storage.units import approvals, archiving, cron, inbox, recover
 from backchannel.storage.units.flows import barriers, interruption
 
 Handler = Callable[[Tx, str], None]
-"""Gets what the timer is about. The row is gone: what shall happen again sets it again."""
+"""Gets the timer's subject. The row is gone; a handler that needs it again sets it again."""
 
 HANDLERS: Mapping[str, Handler] = {
     archiving.ARCHIVE_TIMER: archiving.look_at_child,
@@ -33,13 +32,13 @@ HANDLERS: Mapping[str, Handler] = {
 
 
 def due(tx: Tx, limit: int) -> DueTimers:
-    """Tell what has to be done by now, no more than `limit` timers at a time, and when the next comes after that."""
+    """List what is due, at most `limit` timers, and when the next timer comes."""
     nearest = [at for at in (timers.next_due(tx), sending.next_due(tx)) if at is not None]
     return DueTimers(timers.due(tx, limit), sending.lanes_due(tx), min(nearest, default=None))
 
 
 def carry_out(tx: Tx, timer: Timer) -> None:
-    """Do what a timer is for; one that was moved or cleared since it was seen changes nothing."""
+    """Run the handler of a timer, unless the timer was moved or cleared meanwhile."""
     if not timers.take(tx, timer):
         return
     HANDLERS[timer.kind](tx, timer.ref)
@@ -48,7 +47,7 @@ def carry_out(tx: Tx, timer: Timer) -> None:
 # The clock was set back
 
 BELIEVED_FROM_MS = 1_767_225_600_000
-"""The start of 2026. A machine without a battery begins in 1970: by such a clock nothing is moved."""
+"""The start of 2026. A machine without a battery starts in 1970: such a clock moves nothing."""
 
 _TIMERS = "set_at > ?"
 _RETRIES = "due_at IS NOT NULL AND updated_at > ?"
@@ -56,7 +55,7 @@ _SESSIONS = "archived_at IS NULL AND updated_at > ?"
 
 
 def is_needed(tx: Tx) -> bool:
-    """Whether any row was written by a clock that was ahead of this one."""
+    """Whether a row was written by a clock that was ahead of this one."""
     if tx.now < BELIEVED_FROM_MS:
         return False
     row = tx.one(
@@ -70,7 +69,7 @@ def is_needed(tx: Tx) -> bool:
 
 
 def pull_in(tx: Tx) -> None:
-    """Give each row the wait that it was meant to have, from now on; the newest sessions stay the newest."""
+    """Give each row its original wait, counted from now. The order of sessions stays."""
     if tx.now < BELIEVED_FROM_MS:
         return
     for kind, ref, wait_ms in tx.all(f"SELECT kind, ref, due_at - set_at FROM timers WHERE {_TIMERS}", tx.now):

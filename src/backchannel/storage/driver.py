@@ -1,9 +1,10 @@
-"""The contract between the store and a database: what a driver does, and what is asked before one is opened.
+"""The contract between the store and a kind of database.
 
-`tx.py` is what a unit of work sees; this is what runs it. A kind of database is a class that fulfils `Database`, found
-by the scheme of its URL in `databases.py`. Its dialect, its files and its errors stay in its own modules.
+`tx.py` is a unit's view; this module runs units. A kind of database is a class that fulfils `Database`; `databases.py`
+finds it by the scheme of a URL. Its dialect, files and errors stay in its own folder.
 
-`look`, `read` and `write` make a unit a method of the store: the class body of `Store` is the list of them.
+`look`, `read` and `write` make a unit a method of the store: the class body of `Store` is the list of them. `look`
+reads few rows, at once; `read` may take long, and runs in a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ T = TypeVar("T")
 
 
 class Faults(Protocol):
-    """Where tests make the disk or the process fail; both are called with the commit's number, where it is made."""
+    """Points where tests make the disk or the process fail. Both get the commit's number, in the thread that
+    commits.
+    """
 
     def before_commit(self, number: int) -> None: ...
 
@@ -34,23 +37,23 @@ class Faults(Protocol):
 
 
 class ProcessKilled(BaseException):
-    """Raised by faults: from here on this process does nothing any more."""
+    """Raised by faults: this process does nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverContext:
-    """What a driver works with besides its database."""
+    """The callbacks and values of a driver."""
 
     on_facts: Callable[[Sequence[Fact]], None]
     """Called on the event loop after each commit."""
     on_fatal: Callable[[BaseException], None]
-    """Called when it is not known whether a commit was made."""
+    """Called when the outcome of a commit is unknown."""
     context: UnitContext
     faults: Faults | None = None
 
 
 class DriverProblem(NamedTuple):
-    """Something that keeps a driver from working as it should, for people who look after it."""
+    """A problem of a driver that still works, for operators."""
 
     code: str
     message: str
@@ -62,60 +65,60 @@ class Driver(Protocol):
 
     context: UnitContext
     commits: int
-    """How many commits this process has made; `units` is how many units of work they held."""
+    """The number of commits of this process; `units` is the number of units in them."""
     units: int
     slowest: tuple[float, str]
-    """The unit that took longest since this was last cleared, in seconds, and its name."""
+    """The slowest unit since this was cleared: its time in seconds, and its name."""
     is_closed: bool
     on_ended: Callable[[], None]
-    """Called on the event loop when other processes have taken this one for dead, and its units are refused."""
+    """Called on the event loop when other processes have declared this one dead, and its units are refused."""
 
     def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Run a unit in a transaction; the future is done once it is durable, and its facts have been handed on."""
+        """Run a unit in a transaction. The future is done when the unit is durable and its facts are handed on."""
         ...
 
     def write_within(
         self, key: str | None, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Run a unit that is about one session: units about others may be run beside it.
+        """Run a unit about one session. Units about other sessions may run at the same time.
 
-        What it reads of other sessions may change meanwhile, so it must decide nothing by that. With None it may be
-        about everything, as with `write`.
+        Other sessions may change meanwhile, so the unit must decide nothing by what it reads of them. With None it may
+        be about everything, as with `write`.
         """
         ...
 
     def write_beside(
         self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Run a unit that waits for no other, however many there are.
+        """Run a unit that waits for no other unit.
 
-        It may be run, and committed, twice. What it reads may change meanwhile. Its facts are not told.
+        It may run, and commit, twice. What it reads may change meanwhile. Its facts are not handed on.
         """
         ...
 
     def enter(
         self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, int]:
-        """Run the unit that gives this process its number; every later unit has it."""
+        """Run the unit that gives this process its number. Every later unit has it."""
         ...
 
     def read(
         self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]:
-        """Run a unit that only reads and may take long, beside the event loop.
+        """Run a unit that only reads and may take long, in a thread.
 
-        It sees one state, with every commit that was answered before.
+        It sees one snapshot, with every commit that was answered before.
         """
         ...
 
     def look(
         self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]:
-        """Run a unit that reads a row or a few; each of its statements sees the newest commit."""
+        """Run a unit that reads few rows. Each of its statements sees the newest commit."""
         ...
 
     async def check_writable(self) -> None:
-        """Find out whether a message could be accepted now.
+        """Check whether a message could be accepted now.
 
         Raises:
             Unavailable
@@ -123,29 +126,29 @@ class Driver(Protocol):
         ...
 
     def problems(self) -> Sequence[DriverProblem]:
-        """List what is wrong, as far as it works all the same."""
+        """List problems that do not stop the driver."""
         ...
 
     async def close(self) -> None:
-        """Finish what waits, then close."""
+        """Finish the waiting units, then close."""
         ...
 
 
 class Reader(Protocol):
-    """A connection that only reads, for one thread. Its reads raise `Unavailable` when they fail."""
+    """A connection that only reads, for one thread. A failed read raises `Unavailable`."""
 
     @property
     def newest(self) -> Tx:
-        """Each statement sees the newest commit."""
+        """A view in which each statement sees the newest commit."""
         ...
 
     def snapshot(self) -> AbstractContextManager[Tx]:
-        """See one state for as long as the context lasts, whatever is committed meanwhile."""
+        """Open a snapshot for as long as the context lasts."""
         ...
 
 
 class Wakeups(Protocol):
-    """Texts that go to all gateways on a database; one may be lost, or come late or twice."""
+    """Texts to all gateways on a database. A text may be lost, late or doubled."""
 
     def send(self, texts: Sequence[str]) -> None: ...
 
@@ -153,16 +156,16 @@ class Wakeups(Protocol):
 
 
 class Database(Protocol):
-    """A database as a URL names it; nothing is opened yet. All but `connect` may block: not for the event loop."""
+    """A database as a URL names it, not opened yet. All methods but `connect` may block."""
 
     @property
     def name(self) -> str:
-        """How people know it; a password is not in it."""
+        """The name for people, without a password."""
         ...
 
     @property
     def is_shared(self) -> bool:
-        """Whether several gateways may work on it at once."""
+        """Whether several gateways may use it at once."""
         ...
 
     def exists(self) -> bool:
@@ -170,11 +173,11 @@ class Database(Protocol):
         ...
 
     def is_whole(self) -> bool:
-        """Whether no move into it has been broken off."""
+        """Whether it has no incomplete move."""
         ...
 
     def hold(self, folder: StateFolder) -> None:
-        """Keep away whoever may not work on it beside this one: other gateways, where it cannot serve several.
+        """Lock it against gateways that may not work on it beside this one.
 
         Raises:
             StateFolderInUse: another process holds it.
@@ -183,7 +186,7 @@ class Database(Protocol):
         ...
 
     def prepare(self, *, has_past: Callable[[], bool]) -> None:
-        """Make it current, creating it if there is none; `has_past` tells whether sessions have left transcripts.
+        """Bring the schema up to date, or create it. `has_past` says whether sessions have left transcripts.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, emptied, or newer than this program.
@@ -195,14 +198,14 @@ class Database(Protocol):
         ...
 
     def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> Wakeups | None:
-        """Listen to other gateways, where there may be some; `on_text` is called on the event loop.
+        """Listen to other gateways, if there can be some. `on_text` is called on the event loop.
 
-        With `polls` nothing is asked of the database but tables.
+        With `polls`, only tables are used.
         """
         ...
 
     def open_reader(self, *, is_at_work: bool = False) -> AbstractContextManager[Reader]:
-        """Read beside whoever writes; a gateway that is at work goes on when a newer program has added to the schema.
+        """Open a reader. With `is_at_work`, a schema that a newer program has added to is no error.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or of another version.
@@ -221,7 +224,7 @@ class _HasDriver(Protocol):
 
 
 class _Method(Generic[P, T]):
-    """A unit as a method of the store: a descriptor that binds it to the store's driver at its first use."""
+    """A unit as a method of the store: a descriptor that binds it to the driver at its first use."""
 
     def __init__(self, unit: Callable[Concatenate[Tx, P], T]) -> None:
         self.unit = unit
@@ -244,14 +247,14 @@ class write(_Method[P, T]):  # noqa: N801 - reads as a verb in the table of the 
 
 
 class write_beside(_Method[P, T]):  # noqa: N801
-    """A unit that changes a row of this process alone, and waits for no other unit."""
+    """A unit that changes a row of this process alone and waits for no other unit."""
 
     def __get__(self, store: _HasDriver, owner: type) -> Callable[P, asyncio.Future[T]]:
         return cast(Callable[P, "asyncio.Future[T]"], self._bind(store, store.driver.write_beside))
 
 
 class write_within(_Method[P, T]):  # noqa: N801
-    """A unit that changes what is one session's own; `within` tells from its arguments which, or None if any."""
+    """A unit about one session; `within` returns its key from the arguments, or None for everything."""
 
     def __init__(self, unit: Callable[Concatenate[Tx, P], T], within: Callable[..., str | None]) -> None:
         super().__init__(unit)
@@ -268,14 +271,14 @@ def _write_within(
 
 
 class read(_Method[P, T]):  # noqa: N801
-    """A unit that only reads and may take long: it runs beside the event loop."""
+    """A unit that only reads and may take long."""
 
     def __get__(self, store: _HasDriver, owner: type) -> Callable[P, Coroutine[Any, Any, T]]:
         return cast(Callable[P, Coroutine[Any, Any, T]], self._bind(store, store.driver.read))
 
 
 class look(_Method[P, T]):  # noqa: N801
-    """A unit that reads a row or a few."""
+    """A unit that reads few rows."""
 
     def __get__(self, store: _HasDriver, owner: type) -> Callable[P, Coroutine[Any, Any, T]]:
         return cast(Callable[P, Coroutine[Any, Any, T]], self._bind(store, store.driver.look))

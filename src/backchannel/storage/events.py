@@ -1,6 +1,6 @@
-"""What happens inside a unit and has consequences in the same commit: `reactions.py` is the table of them.
+"""Events inside a unit, with reactions in the same commit (`reactions.py`).
 
-A module that ends a run or settles a receipt calls `tx.happened`, and imports none of the modules that react.
+A module that ends a run or settles a receipt calls `tx.happened`. It imports none of the modules that react.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from backchannel.core.sessions import Session
 
 
 class RunEntered(NamedTuple):
-    """A run is about to start, on a session for which posts of sub-agents are held."""
+    """A run is about to start, on a session with held posts of sub-agents."""
 
     session: Session
 
 
 class RunClosed(NamedTuple):
-    """A run has ended, with whatever outcome, also before it ever started."""
+    """A run has ended with any outcome, also before it started."""
 
     run: Run
     has_barrier: bool = False
@@ -28,13 +28,13 @@ class RunClosed(NamedTuple):
 
 
 class RunUnanswered(NamedTuple):
-    """A run has ended otherwise than by its last reply."""
+    """A run has ended without a last reply."""
 
     run: Run
 
 
 class RunRetried(NamedTuple):
-    """A run that had ended was queued once more by a person."""
+    """A person has queued an ended run again."""
 
     run: Run
 
@@ -53,7 +53,7 @@ class ReceiptSettled(NamedTuple):
 
 
 class NotesFlushed(NamedTuple):
-    """The last of a session's many notes has entered the transcript: its lane need not wait any longer."""
+    """The last of many notes has entered the transcript, so the session's lane is free."""
 
     key: str
 

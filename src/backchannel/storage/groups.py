@@ -1,4 +1,4 @@
-"""What drivers that commit in groups share: a unit that waits, what it sees besides the database, and its answer."""
+"""Group commit: the parts that both drivers share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_CONTEXT = UnitContext(scheme=KeyScheme())
 
 
 class UnitTx(ABC):
-    """The part of a `Tx` that is the same on every database; `one`, `all` and `run` are a driver's own."""
+    """The part of a `Tx` that is the same on every database."""
 
     __slots__ = (
         "facts",
@@ -95,7 +95,7 @@ class WaitingUnit:
         self.key: str | None = None
         """The session that it is about; None means that it may be about everything."""
         self.is_widened = False
-        """Whether it was found to be about more than its session."""
+        """Whether it turned out to be about more than its session."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.facts: list[Fact] = []
@@ -114,7 +114,7 @@ class WaitingUnit:
 
 
 def answer(group: Iterable[WaitingUnit], on_facts: Callable[[Sequence[Fact]], None]) -> None:
-    """Hand on the facts of units that are durable, and answer their callers; on the event loop."""
+    """Hand on the facts of committed units, and answer their callers, on the event loop."""
     for entry in group:
         try:
             if entry.facts:
@@ -131,7 +131,7 @@ def answer(group: Iterable[WaitingUnit], on_facts: Callable[[Sequence[Fact]], No
 
 
 def refused(future: asyncio.Future[Any], error: Exception) -> asyncio.Future[Any]:
-    """Refuse a unit that is not even taken; whoever does not look at the answer is not complained of."""
+    """Refuse a unit before it is taken. An error that nobody retrieves is not logged."""
     future.set_exception(error)
     future.exception()  # marked as retrieved, so that asyncio does not log it
     return future

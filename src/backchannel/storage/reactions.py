@@ -1,7 +1,7 @@
-"""What follows what: for each event of a unit, what is done in the same commit, in this order.
+"""Reactions: for each event of a unit, what runs in the same commit, in order.
 
-A reaction may cause further events. They are handled at once, before the next reaction: a run that an exchange queues
-and that cannot start ends immediately, and the exchange goes on with that.
+A reaction may cause further events, which are handled before the next reaction. For example, an exchange queues a run
+that cannot start: the run ends at once, and the exchange continues.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a unit of work sees of the database, and of what every unit needs besides.
+"""The transaction as a unit of work sees it, and what every unit needs besides.
 
-A unit is a plain function over a `Tx`. It touches nothing but the database, may be run twice, and records facts
-that are handed on only after its commit. Its SQL is what all databases understand, with `?` for values. What runs it
-is in `driver.py`.
+A unit is a plain function over a `Tx`. It touches nothing but the database and may run twice. Its facts are handed on
+after its commit. Its SQL is what all databases understand, with `?` for values. Drivers run units (`driver.py`).
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ Row = tuple[Any, ...]
 
 
 class Outlets(Protocol):
-    """Where deliveries can go: the channels of this process, and what the send policy says of them."""
+    """The channels of this process, and what the send policy says of them."""
 
     @property
     def names(self) -> Sequence[str]: ...
 
     def limit(self, channel: str) -> int | None:
-        """Tell how long a message of this channel may be; None when there is no such channel."""
+        """Return the longest message of a channel; None if there is no such channel."""
         ...
 
     def measure(self, channel: str) -> Measure:
-        """Give what the length of a message of this channel is measured by."""
+        """Return the function that measures a message of a channel."""
         ...
 
     def streams(self, channel: str) -> bool:
-        """Tell whether replies are shown on this channel while they grow."""
+        """Whether replies are shown on this channel while they grow."""
         ...
 
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
-        """Ask whether a session's text may go there; `override` is the session's own policy."""
+        """Decide whether a session's text may go there. `override` is the session's own policy."""
         ...
 
 
@@ -67,7 +66,7 @@ class NoOutlets:
 NO_OUTLETS = NoOutlets()
 
 TranscriptPath = Callable[[str, str], str | None]
-"""Tells where the transcript of an agent's session id is kept as a file; None where there are no files."""
+"""Returns the path of a transcript's file; None without files."""
 
 
 def no_transcripts(agent_id: str, session_id: str) -> str | None:
@@ -76,17 +75,17 @@ def no_transcripts(agent_id: str, session_id: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitContext:
-    """What every unit may need besides the database; the store gives it to the driver, and `Tx` shows it."""
+    """Values that every unit may need. The store gives them to the driver, and `Tx` shows them."""
 
     scheme: KeyScheme
     number: int = 0
     """This process's start number: the fencing token of every run it holds."""
     outlets: Outlets = NO_OUTLETS
     tells_failures: bool = True
-    """Whether somebody whose message could not be answered is told so."""
+    """Whether a person is told that a message could not be answered."""
     transcript: TranscriptPath = no_transcripts
     reactions: Mapping[type, Sequence[Reaction]] = field(default_factory=dict)
-    """What follows the events of a unit, in the same commit."""
+    """The reactions to the events of a unit, in the same commit."""
 
 
 class Tx(Protocol):
@@ -100,11 +99,11 @@ class Tx(Protocol):
     tells_failures: bool
     transcript: TranscriptPath
     free_rows: str
-    """Ends a SELECT so that it passes over rows that another program has locked, and keeps the others for this unit."""
+    """Ends a SELECT that skips rows locked by other programs, and locks the others."""
 
     @property
     def shared_now(self) -> int:
-        """The time by the clock that all processes on this database share."""
+        """The time by the clock that all processes of this database share."""
         ...
 
     def one(self, sql: str, *values: Any) -> Row | None:
@@ -135,11 +134,11 @@ class Tx(Protocol):
         ...
 
     def tell(self, fact: Fact) -> None:
-        """Record what changed; handed on after the commit."""
+        """Record a change. Listeners get it after the commit."""
         ...
 
     def happened(self, event: UnitEvent) -> None:
-        """Do at once what follows from an event, as the table of reactions says."""
+        """Run the reactions to an event at once."""
         ...
 
 
@@ -147,7 +146,7 @@ Reaction = Callable[[Tx, Any], None]
 
 
 def tell_shadowed(tx: Tx, key: str, decision: SendDecision | None) -> None:
-    """Record that `shadow` alone allowed something that was then done."""
+    """Record something that was done and that only `shadow` allowed."""
     if decision is not None and decision.would_deny:
         tx.tell(PolicyShadowed(key, decision.reason))
 
@@ -163,7 +162,7 @@ RUNNING = f"{LIVE} AND state = 'running'"
 
 
 def marks(values: Sequence[object]) -> str:
-    """List the places of values for an IN; there may be none."""
+    """List placeholders for an IN; NULL for no values."""
     return ", ".join("?" for _ in values) or "NULL"
 
 
@@ -180,7 +179,7 @@ def assignments(names: Iterable[str]) -> str:
 
 
 def required(row: Row | None) -> Row:
-    """Take a row that must be there, by the database's own constraints."""
+    """Return a row that must exist by the database's own constraints."""
     if row is None:
         raise LookupError("a row that other rows point to is missing: the database was changed by another program")
     return row

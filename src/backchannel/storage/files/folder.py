@@ -1,11 +1,11 @@
-"""The state folder: who holds it, what lies in it, and where its gateway listens.
+"""The state folder: its lock, its files, and the gateway's address.
 
-Clients on this machine read the file `address` to find the gateway of their folder. A gateway that was killed leaves
-the file behind, and by then anybody may listen on that port: a client that believed the file would hand over its
-token. So the gateway keeps the file locked while it listens, and the kernel frees the lock when it dies.
+Clients on this machine read the file `address` to find the gateway. A killed gateway leaves the file behind, and then
+anybody may listen on that port: a client that trusted the file would send its token there. So the gateway locks the
+file while it listens, and the kernel frees the lock when the gateway dies.
 
-To look, a client takes a shared lock for an instant. That cannot get in the way of a gateway that starts: each start
-makes a new file and locks it before it has a name that a client could open.
+A client takes a shared lock for an instant. That never blocks a gateway that starts: each start locks a new file before
+the file has its name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _TRIES, _PAUSE_S = 5, 0.02
 
 
 class StateFolder:
-    """A folder held by one process for as long as it runs; the kernel frees it when the process dies.
+    """A folder locked by one process for as long as it runs; the kernel frees the lock when the process dies.
 
-    The folder itself is locked, and the file `lock` in it, which says who holds it. The file alone would not do: once
-    somebody has deleted it, a second process makes another and locks that.
+    Both the folder and the file `lock` in it are locked; the file names the holder. The file alone is not enough: if
+    somebody deletes it, a second process would create and lock another.
     """
 
     def __init__(self, path: Path, *locks: int) -> None:
@@ -36,7 +36,7 @@ class StateFolder:
 
     @classmethod
     def hold(cls, path: Path) -> Self:
-        """Take the folder, creating it if needed.
+        """Lock the folder, creating it if needed.
 
         Raises:
             StateFolderInUse: another process holds it.
@@ -55,7 +55,7 @@ class StateFolder:
             raise _unwritable(path, error) from error
 
     def hold_database(self, file: Path) -> None:
-        """Take a database that lies elsewhere too: gateways with folders of their own may name the same one.
+        """Lock a database that lies elsewhere: gateways with different folders may name the same one.
 
         Raises:
             StateFolderInUse: another process holds it.
@@ -92,12 +92,12 @@ class StateFolder:
 
     @property
     def agents(self) -> Path:
-        """What is kept as files, a folder for each agent."""
+        """The folder with the files of each agent."""
         return self.path / "agents"
 
     @property
     def media(self) -> Path:
-        """The pictures that people sent."""
+        """The folder of pictures that people sent."""
         return self.path / "media"
 
     def transcript(self, agent_id: str, session_id: str) -> Path:
@@ -105,7 +105,7 @@ class StateFolder:
 
 
 def held_since(path: Path) -> float | None:
-    """Tell since when a folder is held, in seconds since 1970; None if no process holds it."""
+    """Return since when a folder is locked, in seconds since 1970; None if it is not."""
     try:
         return (path / "lock").stat().st_mtime if holder_of(path) else None
     except OSError:
@@ -113,7 +113,7 @@ def held_since(path: Path) -> float | None:
 
 
 def holder_of(path: Path) -> str | None:
-    """Return the id of the process that holds a folder; None if none does."""
+    """Return the id of the process that has locked a folder; None if it is not locked."""
     if _is_locked(path / "lock"):
         return _number_in(path / "lock")
     return _locker_of(path) if _is_locked(path) else None
@@ -134,7 +134,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _locker_of(path: Path) -> str:
-    """Find the process that has locked a folder, as the kernel lists it: its number and its name."""
+    """Find the process that has locked a folder in the kernel's list: its number and its name."""
     with suppress(OSError):
         found = path.stat()
         place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
@@ -146,7 +146,7 @@ def _locker_of(path: Path) -> str:
 
 
 class _Held(Exception):
-    """Another process holds a lock; the text says who, and ends with a verb."""
+    """Another process holds a lock. The text names it, and ends with a verb."""
 
     @classmethod
     def by_gateway(cls, lock: Path) -> Self:
@@ -154,7 +154,7 @@ class _Held(Exception):
 
     @classmethod
     def by_somebody(cls, folder: Path) -> Self:
-        """Say who has locked a folder. A gateway has locked the file in it too; without that nothing is known of it."""
+        """Say who has locked a folder. Only a gateway also locks the file in it; of others nothing is known."""
         if _is_locked(folder / "lock"):
             return cls.by_gateway(folder / "lock")
         return cls(f"another program (process {_locker_of(folder)}) has locked")
@@ -167,7 +167,7 @@ def _keep_out_of_git(folder: Path) -> None:
 
 
 def _lock_folder(path: Path) -> list[int]:
-    """Lock a folder, and the file in it that tells by whom."""
+    """Lock a folder, and the file in it that names the holder."""
     locks = []
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -239,7 +239,7 @@ ADDRESS_FILE = "address"
 
 
 class AddressFile:
-    """The file in which a gateway says where it listens, held for as long as it does."""
+    """The file with the gateway's address, locked while it listens."""
 
     def __init__(self, file: Path, held: TextIO) -> None:
         self._file = file
@@ -247,7 +247,7 @@ class AddressFile:
 
     @classmethod
     def hold(cls, state: Path, url: str) -> Self:
-        """Write the file; whoever holds the state folder is the one who may.
+        """Write the file. Only the holder of the state folder may.
 
         Raises:
             OSError: it cannot be written.
@@ -274,7 +274,7 @@ class AddressFile:
 
 
 def load_address(state: Path) -> str | None:
-    """Tell where the gateway of a state folder listens; None means that none does."""
+    """Return the address of a state folder's gateway; None if none listens."""
     try:
         with (state / ADDRESS_FILE).open(encoding="utf-8") as file:
             return file.read().strip() if _is_held(file) else None

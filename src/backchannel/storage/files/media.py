@@ -1,11 +1,10 @@
-"""The pictures that people sent: files in the state folder, each named by its content.
+"""Pictures that people sent: files named by their content.
 
-The same picture is kept once, however often it comes. A picture is written, and is on the disk, before the message that
-refers to it is committed; if the process dies between the two, the message comes again and finds its picture there.
-What the folder does blocks, and is run in threads.
+The same picture is stored once. A picture is on the disk before the message that names it is committed. If the process
+dies between the two, the message comes again and finds its picture. The folder blocks, so it is used in threads.
 
-Where several gateways share a database the picture is there too, in parts, each a unit of its own: one of 10 MB would
-hold up whatever else is written.
+For several gateways, the picture is also in the database, in parts of one unit each: 10 MB at once would block other
+writes.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class MediaFolder:
-    """The folder `media` of a state folder, made when it is first needed."""
+    """The folder `media` of a state folder, created at its first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._writing = threading.Lock()
-        """One at a time: two copies of one picture have the same file beside its place."""
+        """One writer at a time: two copies of one picture use the same temporary file."""
 
     def store(self, content: bytes, mime_type: str) -> str:
         """Keep a picture; returns the name that messages refer to it by.
@@ -90,7 +89,7 @@ class MediaFolder:
 
 
 def _sync_folder(path: Path) -> None:
-    """Put the names in a folder on the disk; else a power cut may keep the message and lose its picture."""
+    """Sync the names in a folder to the disk. Else a power cut may keep the message and lose its picture."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -99,7 +98,7 @@ def _sync_folder(path: Path) -> None:
 
 
 def store_part(tx: Tx, name: str, part: int, parts: int, content: bytes) -> None:
-    """Keep one of the parts of a picture; one that is there stays as it is."""
+    """Store a part of a picture, unless it is there."""
     tx.insert(MEDIA, MEDIA.or_skip, name=name, part=part, parts=parts, content=content)
 
 

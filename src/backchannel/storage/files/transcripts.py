@@ -1,11 +1,10 @@
-"""Transcript files: one JSON line a message, for `tail -f` and grep. The database is the truth; they follow it.
+"""Transcript files: one JSON line a message, written after each commit.
 
-A thread of its own appends after each commit, and rebuilds, so that there is one writer of each file. Before the first
-append to a file in this process, and whenever it is not as this process left it, it is looked at: a torn last line is
-cut, what is missing is filled in from the database, and a file that is not ours is written anew. How far the files have
-followed is noted beside the database, so that a start fills in what a process that was killed had not written, in the
-files of sessions that have ended too, and looks at no others.
-Nothing here can fail a run: a file that cannot be written is logged once and tried again with the next message.
+The files are for `tail -f` and grep; the database is the truth. One thread appends and rebuilds, so each file has one
+writer. It checks a file before its first append, and whenever the file is not as it left it. A torn last line is cut,
+missing lines are filled in from the database, and a file that is not ours is rewritten. A note beside the database says
+how far the files are. So a start fills in what a killed process had not written, also for ended sessions, and checks no
+other files. A file that cannot be written is logged once and tried again with the next message; no run fails.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ PathOf = Callable[[str, str], Path]
 LARGEST_READ = 1000
 MOST_ENDS = 10_000
 OVERLAP = 1000
-"""So many messages before the noted one are looked at too: a power cut may have kept the note and lost a line."""
+"""How many messages before the noted one are checked too: a power cut may keep the note and lose a line."""
 _MOST_LOOKED_AT = 100_000
 TAIL = 65_536
 _NOTE = "the note of how far the files are"
@@ -52,7 +51,7 @@ AWAY_PAUSE_S = 1.0
 
 
 class _End(NamedTuple):
-    """Where a file ends: the number of the message that comes next, and its size."""
+    """The end of a file: the number of its next message, and its size."""
 
     seq: int
     size: int
@@ -65,7 +64,7 @@ class _Rebuild(NamedTuple):
 
 
 class _Line(msgspec.Struct):
-    """What is looked at of a line."""
+    """The part of a line that is checked."""
 
     id: str
 
@@ -77,7 +76,7 @@ class Transcripts:
     """Follows the commits of one database with files."""
 
     def __init__(self, open_reader: Callable[[], AbstractContextManager[Reader]], note: Path, path_of: PathOf) -> None:
-        """Begin to follow; `note` is the file that says how far the files are."""
+        """Begin to follow. The file `note` says how far the files are."""
         self._open_reader = open_reader
         self._path_of = path_of
         self._queue: SimpleQueue[Sequence[Fact | _Rebuild] | None] = SimpleQueue()
@@ -85,7 +84,7 @@ class Transcripts:
         self._ends: dict[str, _End] = {}
         self._failed: set[str] = set()
         self._newest: MessageAppended | None = None
-        """The last message that is in its file and not noted yet."""
+        """The last message that is in its file but not noted yet."""
         self._unnoted = 0
         self._note_at = 0.0
         self._is_closing = threading.Event()
@@ -93,13 +92,13 @@ class Transcripts:
         self._thread.start()
 
     def committed(self, facts: Sequence[Fact]) -> None:
-        """Take note of a commit; returns at once."""
+        """Take the facts of a commit; returns at once."""
         wanted = [fact for fact in facts if isinstance(fact, MessageAppended | TranscriptClosed)]
         if wanted:
             self._queue.put(wanted)
 
     def rebuild(self, session_id: str, path: Path) -> Future[int]:
-        """Write a file anew from the database; the result is the number of its lines."""
+        """Rewrite a file from the database; the result is the number of its lines."""
         if not self._thread.is_alive():
             raise Unavailable("the transcript files are closed")
         wanted = _Rebuild(session_id, path, Future())
@@ -107,7 +106,7 @@ class Transcripts:
         return wanted.done
 
     def close(self) -> None:
-        """Write what waits, then stop."""
+        """Write the waiting lines, then stop."""
         self._is_closing.set()
         self._queue.put(None)
         self._thread.join()
@@ -167,7 +166,7 @@ class Transcripts:
             self._rebuild(tx, wanted)
 
     def _write_note(self, tx: Tx) -> None:
-        """Note how far the files are, now and then: after an older note a start looks at a few files more."""
+        """Note how far the files are, from time to time. With an older note a start checks a few more files."""
         newest = self._newest
         is_due = self._unnoted >= MOST_UNNOTED or monotonic() >= self._note_at or self._is_closing.is_set()
         if newest is not None and is_due and not self._failed - {_NOTE}:
@@ -210,7 +209,7 @@ class Transcripts:
             path.symlink_to(archived.name)
 
     def _fill(self, tx: Tx, entry: SessionIdEntry) -> None:
-        """Append what the previous process had committed and not written."""
+        """Append what the previous process had committed but not written."""
         path = self.path_of(entry)
         if not _ends_with_newest(tx, path, entry.session_id):
             end = _mend(tx, path, entry.session_id)
@@ -252,7 +251,7 @@ def _closed_lately(tx: Tx) -> list[TranscriptClosed]:
 
 
 def _written_lately(tx: Tx, noted: int) -> list[SessionIdEntry]:
-    """Name the transcripts of which messages came after the noted one, or shortly before it."""
+    """List the transcripts with messages after the noted one, or shortly before it."""
     (newest,) = required(tx.one("SELECT coalesce(max(position), 0) FROM message_order"))
     since = max(min(noted, newest) - OVERLAP, newest - _MOST_LOOKED_AT)
     rows = tx.all(
@@ -264,7 +263,7 @@ def _written_lately(tx: Tx, noted: int) -> list[SessionIdEntry]:
 
 
 def _read_note(file: Path) -> int:
-    """Read up to which place in `message_order` the files are complete; without a note that is not known."""
+    """Read how far the files are, as a place in `message_order`; unknown without a note."""
     try:
         return int(file.read_bytes()[:20])
     except (OSError, ValueError):
@@ -282,7 +281,7 @@ def _write_note(file: Path, tx: Tx, newest: MessageAppended) -> None:
 
 
 def _ends_with_newest(tx: Tx, path: Path, session_id: str) -> bool:
-    """Whether a file's last line is the transcript's newest message, without reading all of it."""
+    """Whether a file ends with the transcript's newest message, without reading all of it."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, _size(path) - TAIL))
@@ -314,7 +313,7 @@ def _lines(tx: Tx, session_id: str, start: int, last: int) -> Iterator[bytes]:
 
 
 def _append_lines(path: Path, lines: Iterable[bytes]) -> int:
-    """Append whole lines, and tell the file's new size."""
+    """Append whole lines; returns the file's new size."""
     try:
         file = path.open("ab")
     except FileNotFoundError:
@@ -333,7 +332,7 @@ def _size(path: Path) -> int:
 
 
 def _mend(tx: Tx, path: Path, session_id: str) -> _End:
-    """Cut a torn last line, and tell which message comes next in the file."""
+    """Cut a torn last line; returns which message comes next in the file."""
     count, last, size = _cut_torn_line(path)
     if count and _seq_of(tx, session_id, last) != count - 1:
         return _write_anew(tx, session_id, path)  # lines are missing in between, or are not ours
@@ -349,7 +348,7 @@ def _seq_of(tx: Tx, session_id: str, line: bytes) -> int | None:
 
 
 def _cut_torn_line(path: Path) -> tuple[int, bytes, int]:
-    """Remove what stands after the last line break; tell how many lines are left, the last one, and the size."""
+    """Remove the rest after the last line break; returns how many lines are left, the last one, and the size."""
     count, last, size = 0, b"", 0
     with suppress(FileNotFoundError), path.open("r+b") as file:
         for line in file:

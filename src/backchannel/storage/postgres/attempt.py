@@ -1,11 +1,11 @@
-"""One transaction that writes to PostgreSQL: what it locks, how its statements go over, and how it ends.
+"""One transaction that writes to PostgreSQL: its locks, statements and end.
 
-A transaction is about some sessions, or about everything. The first shares a lock with all of its kind and has one of
-its own for each session; the second has the shared one alone. So whatever is about everything sees a database that
-nobody else changes, and of two that are about the same session one waits for the other.
+A transaction is about some sessions, or about everything. The first kind shares one lock and has a lock for each of its
+sessions. The second kind has the shared lock alone. So a transaction about everything runs alone, and two about the
+same session run one after the other.
 
-Statements go over in a pipeline: one whose result nobody needs is sent with the next whose result somebody does. What
-the server says against it comes up there, or at the end. Before that end it is known whether this process may write.
+Statements go over in a pipeline: one without a result is sent with the next that has one. Its error comes up there, or
+at the end. Before the end it is known whether this process may still write.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _KNOWN = re.compile(r"(?:SELECT|WITH|INSERT|UPDATE|DELETE)\b")
 
 
 class ConcernsOthers(Exception):
-    """A unit about one session is about to change what is not its own: it has to be run with everything locked."""
+    """A unit about one session is about to write another's rows. It runs again with everything locked."""
 
 
 class Attempt:
-    """One transaction: how far it is, and what to ask the server for if its end is not known."""
+    """One transaction, and the mark that tells its outcome."""
 
     def __init__(
         self, writer: Writer, mark: CommitMark, context: UnitContext, now: int, keys: Collection[str] | None
     ) -> None:
-        """Make one about sessions, or with None about everything."""
+        """Begin one about sessions; None means everything."""
         self.writer = writer
         self.mark_number = mark.last + 1
         self._mark = mark
@@ -55,7 +55,7 @@ class Attempt:
         self.tx = WritingTx(self, context, now)
         self.done = 0
         self.is_over = False
-        """Whether there is nothing to commit: the only unit was refused."""
+        """Whether there is nothing to commit, because the only unit was refused."""
         self.is_in_doubt = False
         self._state: psycopg.Cursor[Row] = psycopg.RawCursor(writer.connection)
         self._end: psycopg.Cursor[Row] = psycopg.RawCursor(writer.connection)
@@ -63,10 +63,9 @@ class Attempt:
         self._is_group = False
 
     def begin(self, pipeline: psycopg.Pipeline, locks: Locks, *, is_group: bool, wait_ms: int | None = None) -> None:
-        """Begin, when it may; a unit that is alone needs no savepoint. Rows are waited for as long as `wait_ms` says.
+        """Begin, once the locks are free. A single unit needs no savepoint. `wait_ms` limits the wait for a row.
 
-        Each statement sees what was committed before it began, and so all that was committed before this transaction
-        had its locks.
+        Each statement sees all commits before it began, and so all before this transaction got its locks.
         """
         self._pipeline = pipeline
         self._is_group = is_group
@@ -82,7 +81,7 @@ class Attempt:
 
     @property
     def has_locks(self) -> bool:
-        """Whether it has got the locks that gateways keep each other away by."""
+        """Whether it has the locks of `locks.py`."""
         return self._state.pgresult is not None
 
     @property
@@ -91,7 +90,7 @@ class Attempt:
 
     @property
     def is_outcast(self) -> bool:
-        """Whether other processes have taken this one for dead."""
+        """Whether other processes have declared this one dead."""
         return not self._look()[1]
 
     def _look(self) -> Row:
@@ -112,17 +111,17 @@ class Attempt:
             self._roll_back_unit()
 
     def leave(self) -> None:
-        """Take back the unit that is being run; what came before it in the group stays."""
+        """Roll back the running unit. Earlier units of the group stay."""
         if self._is_group and self.done:
             self._roll_back_unit()
         else:
             self.roll_back()
 
     def _roll_back_unit(self) -> None:
-        """Go back to where the unit began, and wait for it.
+        """Roll back to the start of the unit, and wait for it.
 
-        When psycopg hears of it, it forgets which statements are prepared; the server is told so after the next
-        statement, which must be none that is prepared.
+        After a rollback psycopg forgets its prepared statements, and tells the server so after the next statement. So
+        that one must not be prepared.
         """
         self._send("ROLLBACK TO SAVEPOINT unit")
         self._pipeline.sync()
@@ -133,12 +132,12 @@ class Attempt:
         self._send("ROLLBACK")
 
     def commit(self) -> None:
-        """Send COMMIT; it has come to the server, and been answered, when the pipeline ends."""
+        """Send COMMIT. It is answered when the pipeline ends."""
         self.is_in_doubt = True
         self._end.execute("COMMIT", prepare=False)
 
     def ended(self) -> None:
-        """Take note that it is committed.
+        """Record that it is committed.
 
         Raises:
             psycopg.OperationalError: the server has ended it in another way than it was told to.
@@ -152,7 +151,7 @@ class Attempt:
 
 
 class WritingTx(PostgresTx):
-    """What a unit sees of a transaction that writes."""
+    """A unit's view of a transaction that writes."""
 
     __slots__ = ("_attempt", "_sink")
 
@@ -176,5 +175,5 @@ class WritingTx(PostgresTx):
 
 @lru_cache(maxsize=4096)
 def is_own(sql: str) -> bool:
-    """Whether a statement only reads, or writes where a unit about one session may."""
+    """Whether a statement only reads, or writes tables that a unit about one session may."""
     return _KNOWN.match(sql) is not None and OWN_TABLES.issuperset(_WRITES.findall(sql))

@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL: how they are made, what a unit sees of one, and what its errors mean.
+"""Connections to PostgreSQL: their settings, types and errors.
 
-Units are written once, in SQL that all databases share. Here `?` becomes `$1`, `$2` …; integers and booleans go over as
-64-bit integers whatever their size, so that a statement is prepared once; sums come back as numbers of Python. Text
-cannot have a NUL here: it is stored, and looked for, as its symbol.
+Units have one SQL for all databases. Here `?` becomes `$1`, `$2` and so on. Integers and booleans are sent as 64-bit
+integers, so that a statement is prepared once. Sums come back as Python numbers. Text cannot contain NUL: its symbol is
+stored and searched instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Connection: TypeAlias = "psycopg.Connection[Row]"
 RETRY_AFTER_MS = 1000
 DISK_FULL = "the disk of the database is full: nothing was changed; free some space and try again"
 PROGRAM = "backchannel"
-"""How the names begin that its processes have in the list of connections."""
+"""The prefix of this program's names in the server's list of connections."""
 _STATEMENTS_KEPT = 512
 _DEFAULTS = {
     "connect_timeout": "5",
@@ -39,12 +39,12 @@ _DEFAULTS = {
     "tcp_user_timeout": "15000",
     "client_encoding": "UTF8",
 }
-"""A far end that is gone without a word is noticed in seconds; the URL may say otherwise."""
-# The same for the server, which holds the lock of a gateway that is gone until it notices. Not as options of the
-# connection: PgBouncer takes none.
+"""A server that vanishes is noticed within seconds. The URL may say otherwise."""
+# The same for the server, which holds the locks of a vanished gateway until it notices. Not as options of the
+# connection: PgBouncer refuses them.
 _KEEPALIVES = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-# Not an option of the connection: where a URL asks for a server that takes writes, libpq would take it for a standby's.
+# Not an option of the connection: libpq would take the server for a standby if the URL asks for a primary.
 _READ_ONLY = "SET default_transaction_read_only = on"
 _LOST = (
     errors.AdminShutdown,
@@ -57,7 +57,7 @@ _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Drop what psycopg says of a pipeline or a transaction whose connection broke: the first error is logged here."""
+    """Drop psycopg's notes on broken pipelines and transactions: the first error is logged here."""
     return not record.getMessage().startswith("error ignored")
 
 
@@ -65,7 +65,7 @@ logging.getLogger("psycopg").addFilter(_is_news)
 
 
 class PostgresTx(UnitTx):
-    """What a unit sees of one connection."""
+    """A unit's view of one connection."""
 
     __slots__ = ("_cursor",)
     free_rows = " FOR UPDATE SKIP LOCKED"
@@ -98,7 +98,7 @@ class PostgresTx(UnitTx):
 
 @lru_cache(maxsize=4096)
 def translated(sql: str) -> bytes:
-    """Number the places of values; no statement of ours has a question mark elsewhere."""
+    """Number the placeholders; no statement of ours has another question mark."""
     first, *others = sql.split("?")
     numbers = count(1)
     return "".join([first, *(f"${next(numbers)}{other}" for other in others)]).encode()
@@ -112,7 +112,7 @@ class _IntegerDumper(Dumper):
 
 
 class _NumberLoader(Loader):
-    """Sums and averages of whole numbers."""
+    """Loads sums and averages of whole numbers."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data).decode()
@@ -128,7 +128,7 @@ def _adapters() -> AdaptContext:
 
 
 class _Adapted:
-    """What psycopg calls a context: adapters without a connection yet."""
+    """A psycopg context: adapters without a connection."""
 
     connection = None
 
@@ -155,12 +155,12 @@ def read_url(url: str) -> dict[str, Any]:
 
 
 def process_name() -> str:
-    """Name this process as others see it in the list of connections."""
+    """Name this process for the server's list of connections."""
     return f"{PROGRAM} {socket.gethostname()[:40]}:{os.getpid()}"
 
 
 def connect(url: str, *, readonly: bool = False) -> Connection:
-    """Open a connection as all of them are: every commit is on the disk before it returns.
+    """Open a connection with the settings that all share: a commit is on the disk before it returns.
 
     Raises:
         psycopg.OperationalError: it cannot be reached, or refuses.
@@ -174,17 +174,17 @@ def connect(url: str, *, readonly: bool = False) -> Connection:
 
 
 def is_lost(connection: Connection, error: BaseException) -> bool:
-    """Whether an error means that the connection is of no use any more."""
+    """Whether an error means that the connection is lost."""
     return connection.closed or _has(error, _LOST)
 
 
 def is_kept_waiting(error: BaseException) -> bool:
-    """Whether others have held a lock for longer than it is waited for at a time."""
+    """Whether the error is a timeout of a lock."""
     return _has(error, (errors.LockNotAvailable,))
 
 
 def runs_again(error: BaseException) -> bool:
-    """Whether the same units may well succeed the next time."""
+    """Whether the same units may succeed if they run again."""
     return _has(error, _AGAIN)
 
 
@@ -205,17 +205,16 @@ def _has(error: BaseException | None, kinds: tuple[type[BaseException], ...]) ->
 
 
 def unavailable(name: str, error: BaseException) -> Unavailable:
-    """Say that nothing was changed because the database cannot be used now."""
+    """Make the error for a database that cannot be used now."""
     if is_full(error):
         return StorageFull(DISK_FULL)
     return Unavailable(f"the database {name} cannot be used now ({describe_error(error)})", retryAfterMs=RETRY_AFTER_MS)
 
 
 def as_refusal(name: str, error: Exception) -> Exception:
-    """Turn an error of a unit into what its caller is told.
+    """Turn an error of a unit into one for its caller.
 
-    A name that is too long for an index is a wrong request. What the server cancelled, or had no room for, may be tried
-    again.
+    A name too long for an index is an invalid request. A cancelled statement and a full server may be retried.
     """
     if _has(error, (errors.ProgramLimitExceeded,)):
         return InvalidRequest("a name or an id is too long for this database: use at most 2,000 bytes")
@@ -223,5 +222,5 @@ def as_refusal(name: str, error: Exception) -> Exception:
 
 
 def describe_error(error: BaseException) -> str:
-    """Tell an error in one line; libpq never puts a password into one."""
+    """Describe an error in one line; libpq never includes a password."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""PostgreSQL under the contract of the store: what is asked before a driver works on it, and reading it without one."""
+"""A PostgreSQL database as the store sees it, before a driver works on it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from backchannel.storage.postgres.wakeups import PostgresWakeups
 from backchannel.storage.tx import Row, Tx, required
 
 CLOCK_READINGS = 3
-"""How often the server's clock is read at a start: the quickest answer tells most."""
+"""How often the server's clock is read at a start. The quickest answer counts."""
 _SERVER_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
 class PostgresDatabase:
-    """A schema of a database; several gateways work on it."""
+    """One schema of a PostgreSQL database. Several gateways may work on it."""
 
     is_shared = True
 
@@ -38,9 +38,9 @@ class PostgresDatabase:
 
     @classmethod
     def at(cls, url: str, *, locks_rows: bool = False) -> Self:
-        """Name the database of a URL; passwords and certificates may also come from libpq's variables and files.
+        """Name the database of a URL. Passwords and certificates may also come from libpq's variables and files.
 
-        With `locks_rows` nothing is asked of it that only PostgreSQL itself has.
+        With `locks_rows`, nothing is used that only PostgreSQL itself has.
 
         Raises:
             StartupError: it is no URL of PostgreSQL.
@@ -68,7 +68,7 @@ class PostgresDatabase:
             raise self.server.unusable(error) from error
 
     def hold(self, folder: StateFolder) -> None:
-        """Nobody is kept away before the schema is current; `connect` sees to it."""
+        """Do nothing: `connect` locks, once the schema is current."""
 
     def prepare(self, *, has_past: Callable[[], bool] = lambda: False) -> None:
         try:
@@ -135,7 +135,7 @@ class PostgresDatabase:
 
 
 class PostgresReader:
-    """A connection that only reads; between snapshots it is opened again when it was lost."""
+    """A connection that only reads. A lost one is reopened between snapshots."""
 
     def __init__(self, server: Server, connection: Connection) -> None:
         self._reading = _ReadingTx(server, connection)

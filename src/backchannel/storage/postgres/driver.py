@@ -1,10 +1,8 @@
-"""The PostgreSQL driver: a few threads that write, and a few that read beside them.
+"""The PostgreSQL driver: threads that write, and threads that read.
 
-A unit goes to a thread by the session that it is about, so that those of one session are done in the order in which
-they came (`writer.py`). A unit that may be about everything waits until all before it are done, and what comes
-meanwhile is done after it, or with it: it keeps everybody else away from the database in any case
-(`attempt.py`). So units are done in the order in which they are handed over, but for those about different
-sessions.
+The hash of a unit's session picks its thread, so the units of one session run in order (`writer.py`). A unit about
+everything waits until all units before it are done. Units that come meanwhile wait behind it, or run in its group
+(`attempt.py`). So units run in the order of their arrival, except those of different sessions.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ from backchannel.storage.units.cluster.members import TAKEN_FOR_DEAD
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LANES = 4
-"""How many threads write, each with a connection."""
+WRITER_THREADS = 4
+"""The number of threads that write, each with a connection."""
 _MOST_WAITING = 10_000
-"""How many changes may wait, and how many reads; more are refused."""
+"""The most changes that may wait, and the most reads. More are refused."""
 READERS, LOOKERS = 3, 2
 
 
@@ -72,29 +70,29 @@ class PostgresDriver:
         self.units = 0
         self.is_closed = False
         self._is_stopped = False
-        """Set at once by a thread that could not tell what became of a commit: none is made any more."""
+        """Set by a thread that cannot know the outcome of a commit. No thread commits after that."""
         self._is_dead = False
-        """Set when the loop has heard of it: what was committed before is answered."""
+        """Set when the event loop knows of it. What was committed before is answered."""
         self.on_ended: Callable[[], None] = lambda: None
         self.slowest: tuple[float, str] = (0.0, "")
         self._line: list[WaitingUnit] = []
-        """What waits until all that the lanes have is done."""
+        """The units that wait until the writer threads are done."""
         self._at_work = 0
-        """How many units the lanes have."""
+        """The number of units that the writer threads have."""
         self._wide = 0
-        """How many of those may be about everything; the first lane has them, and all that came with them."""
+        """The number of those that may be about everything. The first thread has them, and all that came with them."""
         self._is_together = False
-        """Whether the first lane has all."""
+        """Whether the first thread has all units."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self.is_ahead = False
         self.obstacles = Obstacles()
-        self.writers = Writers(server, self, LANES, mark, writer)
+        self.writers = Writers(server, self, WRITER_THREADS, mark, writer)
         self._reads = Readers(server, self.writers, READERS, "postgres-read")
         self._looks = Readers(server, self.writers, LOOKERS, "postgres-look")
         self._watch = Watch(server, self)
         self._readiness = Readiness(server.name, self.writers, self.obstacles, self._watch)
-        self._lanes = [WriterThread(number, self, server) for number in range(LANES)]
+        self._threads = [WriterThread(number, self, server) for number in range(WRITER_THREADS)]
 
     def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Hand a unit over. Cancelling the future does not cancel the unit."""
@@ -111,7 +109,7 @@ class PostgresDriver:
     def write_beside(
         self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Run a unit on a connection that waits for no lane."""
+        """Run a unit on a connection of its own, beside the writer threads."""
         if self.is_closed:
             return refused(self._loop.create_future(), Unavailable("the database is closed"))
         return self._watch.run(unit, *args, **kwargs)
@@ -125,7 +123,7 @@ class PostgresDriver:
         return list(self._readiness.problems())
 
     async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Run the unit that gives this process its number, also when it had one that was ended."""
+        """Run the unit that gives this process its number, also again after others ended it."""
         entry = WaitingUnit(unit, args, kwargs, self._loop.create_future())
         entry.is_entry = True
         return int(await self._take(entry))
@@ -148,10 +146,10 @@ class PostgresDriver:
         return future
 
     def _goes_with_others(self, entry: WaitingUnit) -> bool:
-        """Whether a unit may be given to the lanes before all that they have is done.
+        """Decide whether a unit may join the units that the threads have.
 
-        When the first lane has nothing left that is about everything, sessions wait for it to be done with the rest:
-        then they are given to all lanes again.
+        Once the first thread has no unit about everything any more, units of sessions wait until it is done. Then all
+        threads get units again.
         """
         if self._line:
             return False
@@ -163,22 +161,22 @@ class PostgresDriver:
         self._at_work += 1
         if entry.key is None:
             self._wide += 1
-        lane = 0 if self._is_together or entry.key is None else crc32(entry.key.encode()) % LANES
-        self._lanes[lane].waiting.put(entry)
+        number = 0 if self._is_together or entry.key is None else crc32(entry.key.encode()) % WRITER_THREADS
+        self._threads[number].waiting.put(entry)
 
     def _take_from_line(self) -> None:
-        """Hand over all that has waited: together, if any of it may be about everything."""
+        """Hand over all waiting units: to the first thread if one of them may be about everything."""
         line, self._line = self._line, []
         self._is_together = any(entry.key is None for entry in line)
         for entry in line:
             self._hand_over(entry)
 
     async def read(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a unit that only reads, in a thread; it sees one state, with every commit that was answered before."""
+        """Run a unit that only reads, in a thread. It sees one snapshot, with every commit that was answered before."""
         return await self._read_in(self._reads, self._reads.in_snapshot, unit, *args, **kwargs)
 
     async def look(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a unit that reads a row or a few, in a thread for such: long reads do not hold it up."""
+        """Run a unit that reads few rows, in a thread that long reads do not use."""
         return await self._read_in(self._looks, self._looks.newest, unit, *args, **kwargs)
 
     async def _read_in(self, readers: Readers, how: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
@@ -194,12 +192,12 @@ class PostgresDriver:
             readers.waiting -= 1
 
     async def close(self) -> None:
-        """Finish what waits, then close; while there is no connection nothing is waited for."""
+        """Finish the waiting units, then close. Without a connection, do not wait."""
         self.is_closed = True
         self.is_ending.set()
         await self._is_idle.wait()
-        for lane in self._lanes:
-            await asyncio.to_thread(lane.close)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.close)
         await asyncio.to_thread(self._watch.close)
         for readers in (self._reads, self._looks):
             await asyncio.to_thread(readers.close)
@@ -224,13 +222,13 @@ class PostgresDriver:
         self.on_ended()
 
     def _die(self, group: Sequence[WaitingUnit], cause: BaseException) -> None:
-        """Stop for good and cancel all waiting futures: whether the group was committed is not known here.
+        """Stop for good and cancel all waiting futures: the outcome of the group's commit is unknown.
 
-        What other lanes are at they bring to an end; nobody hears of it.
+        Other threads finish their groups, but nobody is answered.
         """
         self.is_closed = self._is_dead = True
         self.is_ending.set()
-        waiting = [entry for lane in self._lanes for entry in lane.take_all()]
+        waiting = [entry for thread in self._threads for entry in thread.take_all()]
         _cancel([*group, *self._line, *waiting])
         self._line, self._at_work = [], 0
         self._is_idle.set()
@@ -294,7 +292,7 @@ class PostgresDriver:
 
 
 class DriverStopped(Exception):
-    """Another thread could not tell what became of a commit: none is made any more."""
+    """Another thread cannot know the outcome of a commit, so no more commits are made."""
 
 
 def _cancel(group: Sequence[WaitingUnit]) -> None:

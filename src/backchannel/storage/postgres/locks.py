@@ -1,8 +1,8 @@
-"""What a transaction that writes locks: everything, or its sessions and with all of its kind a share of everything.
+"""Write locks: exclusive on the schema, or shared plus one per session.
 
-PostgreSQL has advisory locks for this. Databases that speak its language and are spread over machines often have none,
-or some that do nothing; there rows are locked instead. All gateways of a database have to lock in the same way: whoever
-joins it looks how the others do.
+PostgreSQL has advisory locks for this. Databases with its protocol that are spread over machines often have none, or
+some without effect; there rows are locked. All gateways of a database must lock alike: each that joins checks how the
+others do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from backchannel.storage.tables import WRITE_LOCKS
 _WRITES = "hashtextextended('backchannel writes ' || current_schema(), 0)"
 _SCHEMA = "hashtextextended('backchannel ' || current_schema(), 0)"
 _LOCK_ALL = f"SELECT pg_advisory_xact_lock({_WRITES})"
-# The shared one first, and the sessions always in the same order, so that no two of them wait for each other.
+# The shared lock first, and the sessions always in the same order: so there is no deadlock.
 _LOCK_SESSIONS = (
     f"SELECT pg_advisory_xact_lock_shared({_WRITES}), pg_advisory_xact_lock(hash) FROM (SELECT DISTINCT "
     f"hashtextextended(key, {_WRITES}) AS hash FROM unnest(?::text[]) AS key ORDER BY 1 OFFSET 0) AS hashes"
@@ -33,7 +33,7 @@ _HOLDER = (
     "AND l.classid::bigint = (key >> 32) & 4294967295 AND l.objid::bigint = key & 4294967295"
 )
 LET_IN_S = 1.0
-"""How long it may take until whoever has brought the schema up to date, or has just ended, lets the others in."""
+"""How long to wait for a gateway that has just changed the schema, or has just ended."""
 _PAUSE_S = 0.05
 _ROWS = WRITE_LOCKS.name
 SESSION_LOCKS = 256
@@ -52,11 +52,11 @@ class Locks(Protocol):
     """A way to lock."""
 
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
-        """Write the statements that lock sessions, or with None everything, until the transaction ends."""
+        """Write the statements that lock sessions, or everything for None, until the transaction ends."""
         ...
 
     def join(self, connection: Connection, name: str) -> None:
-        """Look whether this connection may write to the database of this name, beside others.
+        """Check whether this connection may write to the database of this name, beside others.
 
         Raises:
             psycopg.OperationalError: somebody has it for itself.
@@ -65,16 +65,16 @@ class Locks(Protocol):
         ...
 
     def try_alone(self, connection: Connection) -> bool:
-        """Try to keep all away that write, for as long as the connection lasts."""
+        """Try to keep all other writers out, for as long as the connection lasts."""
         ...
 
     def let_in(self, connection: Connection) -> None:
-        """Keep them away no longer."""
+        """Let the others in again."""
         ...
 
 
 class AdvisoryLocks:
-    """The server frees them when their connection ends, however it ends."""
+    """Advisory locks. The server frees them when their connection ends in any way."""
 
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
         return [(_LOCK_ALL, ())] if keys is None else [(_LOCK_SESSIONS, (list(keys),))]
@@ -96,7 +96,7 @@ class AdvisoryLocks:
 
 
 class RowLocks:
-    """Rows of a table of their own; nothing keeps those away who change the schema or copy a state."""
+    """Locks on the rows of a table. Nothing keeps out a change of the schema or a move."""
 
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
         if keys is None:
@@ -121,7 +121,7 @@ class RowLocks:
 
 
 def holder(connection: Connection) -> str:
-    """Name the process that keeps others away, or is kept away."""
+    """Name the process that keeps others out, or is kept out."""
     row = connection.execute(_HOLDER).fetchone()
     return str(row[0]) if row and row[0] else "its process is not known"
 

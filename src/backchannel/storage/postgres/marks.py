@@ -1,9 +1,9 @@
-"""Marks of commits: whether one was made is read from a row, whichever server is asked.
+"""Commit marks: a row that says whether a commit was made, on whichever server answers.
 
-Each connection that writes has a row, which stays its own when the connection breaks and another takes its place. Every
-transaction leaves the next number there. So the row tells whether the last one was committed, and, where a standby has
-taken over that was behind, whether commits are missing that were answered. Transaction ids could not tell: a server
-that has taken over gives those that it never heard of to others.
+Each connection that writes has a row, also after it is replaced. Every transaction writes the next number there. So the
+row says whether the last transaction was committed. If a standby has taken over that lagged behind, the row also says
+that answered commits are missing. Transaction ids cannot say that: the new primary gives unknown ids to other
+transactions.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from uuid import uuid4
 from backchannel.storage.postgres.connection import Connection
 
 _LONGEST_WAIT_MS = 5000
-"""How long the end of a transaction is waited for whose connection broke, before that is tried again."""
+"""How long to wait for the end of a transaction whose connection broke, before the next try."""
 KEPT_DAYS = 30
 MARKS_TABLE = "commit_marks"
 NEXT_MARK = (
     f"INSERT INTO {MARKS_TABLE} (writer, number) VALUES (?, ?) "
     "ON CONFLICT (writer) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at"
 )
-"""Leaves the next number of a writer; it belongs at the beginning of each transaction."""
-# Writing waits for the lock of a transaction that is still under way, also if that made the row. And what is read is
-# answered only when this is committed: with a synchronous standby, when that has the commit that it tells of.
+"""Writes the next number of a writer, at the start of each transaction."""
+# A write waits for the lock of a transaction that is still running, also if that one creates the row. Its answer comes
+# after its commit: a synchronous standby then has the commit that the row tells of.
 _LOAD = (
     f"INSERT INTO {MARKS_TABLE} (writer, number) VALUES ('{{writer}}', 0) "
     "ON CONFLICT (writer) DO UPDATE SET writer = excluded.writer RETURNING number"
@@ -38,10 +38,10 @@ class CommitMark:
     def __init__(self) -> None:
         self.writer = uuid4().hex
         self.last = 0
-        """The number of the last transaction that is known to be committed."""
+        """The number of the last transaction known to be committed."""
 
     def load(self, connection: Connection) -> int:
-        """Read the number of the last transaction that was committed; 0 if there was none.
+        """Read the number of the last committed transaction; 0 if there is none.
 
         Raises:
             psycopg.OperationalError: the transaction is not over yet, or the connection was lost.
@@ -54,7 +54,7 @@ class CommitMark:
 
 
 def are_missing(connection: Connection, marks: Sequence[CommitMark]) -> bool:
-    """Whether commits that are known to be made are not there any more; they count as never made from then on."""
+    """Check whether commits that were made are missing. If so, they count as never made from now on."""
     known = {mark.writer: mark.last for mark in marks}  # read first: what is committed meanwhile is no less
     found: dict[str, int] = dict(connection.execute(_FIND, [list(known)]).fetchall())
     missing = [mark for mark in marks if found.get(mark.writer, 0) < known[mark.writer]]
@@ -64,5 +64,5 @@ def are_missing(connection: Connection, marks: Sequence[CommitMark]) -> bool:
 
 
 def forget_old(connection: Connection) -> None:
-    """Remove the rows of connections that have written nothing for long; one that does after all makes its row anew."""
+    """Remove the rows of connections that have written nothing for long. Such a connection creates its row again."""
     connection.execute(_FORGET.encode())

@@ -1,9 +1,8 @@
-"""Locks of other programs that keep a gateway from writing: who holds them, since when, and what for.
+"""Locks of other programs that block a gateway, and their holders.
 
-The gateways themselves lock by `locks.py` before they touch a row. So whoever holds a row or a table that one
-of them needs then is another program: a console with an open transaction, `CREATE INDEX`, `LOCK TABLE`. A lane that has
-waited for such a lock once waits only for a moment the next time, for as long as that transaction lasts: everybody else
-waits behind it.
+Gateways lock by `locks.py` before they touch a row. So whoever then holds a row or a table is another program: a
+console with an open transaction, `CREATE INDEX`, `LOCK TABLE`. A writer thread that has met such a lock waits only
+briefly the next time, for as long as that transaction lasts: everybody else waits behind the thread.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from backchannel.core.text import cut
 from backchannel.storage.postgres.connection import PROGRAM, Connection
 
 UNSEEN_S = 5.0
-"""How long a lock counts whose holder cannot be looked at, after it was last met."""
+"""How long a lock counts after it was last met, if its holder cannot be looked at."""
 SHOWN_QUERY = 160
-# The end of each chain: whoever waits for somebody who waits himself is told of the one that all wait for.
+# The end of each chain: a holder may wait too, and the last one blocks all.
 _WAITS = """
     WITH RECURSIVE waits(waiter, via, pid) AS (
         SELECT w, w, b FROM unnest(%s::int[]) AS w CROSS JOIN LATERAL unnest(pg_blocking_pids(w)) AS b
@@ -35,7 +34,7 @@ _WAITS = """
     WHERE cardinality(pg_blocking_pids(waits.pid)) = 0 ORDER BY waiter, waits.pid
 """
 _AT_WORK = "SELECT pid, xact_start FROM pg_stat_activity WHERE pid = ANY(%s) AND state IS DISTINCT FROM 'idle'"
-# In one pass, so that none of them is looked for inside another; what the server has cut ends where the text does.
+# In one pass, so that no literal is found inside another. A text that the server has cut ends a literal.
 _TOKENS = re.compile(
     r'(?P<name>"[^"]*(?:"|\Z))'
     r"|--[^\n]*|/\*.*?(?:\*/|\Z)"
@@ -57,7 +56,7 @@ class LockHolder:
     since: datetime | None = None
     query: str = ""
     table: str | None = None
-    """The table that is locked as a whole; None means a row of one."""
+    """The table that is locked as a whole; None for a row."""
 
     @property
     def is_ours(self) -> bool:
@@ -79,40 +78,40 @@ _UNKNOWN = LockHolder()
 
 
 class Obstacles:
-    """What is known of the locks that lanes wait for; lanes and the watch use it from their threads."""
+    """The locks that writer threads wait for. The threads and the watch share it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._waits: dict[int, LockHolder] = {}
-        """Whom each connection of a lane was last seen to wait for, by its process on the server."""
+        """The holder that each connection was last seen to wait for, by the server's process."""
         self._met: dict[LockHolder, float] = {}
-        """Those that have kept a lane from writing, and when they last did."""
+        """The holders that have blocked a writer thread, and when they last did."""
 
     def saw(self, waits: Mapping[int, LockHolder]) -> None:
-        """Take note of whom connections wait for at this moment."""
+        """Record the holders that connections wait for now."""
         with self._guard:
             self._waits.update(waits)
 
     def begins(self, pid: int) -> None:
-        """Take note that a connection begins a transaction: whom it waited for before says nothing any more."""
+        """Forget what a connection waited for before: it begins a transaction."""
         if self._waits:
             with self._guard:
                 self._waits.pop(pid, None)
 
     def holder(self, pid: int) -> LockHolder:
-        """Tell whom a connection was seen to wait for; if it waited too shortly, it is the last one that was met."""
+        """Return the holder that a connection was seen to wait for, or the last one met."""
         with self._guard:
             return self._waits.get(pid) or next(reversed(self._met), _UNKNOWN)
 
     def met(self, holder: LockHolder) -> None:
-        """Take note that somebody has kept a lane waiting for longer than it may."""
+        """Record that a holder has blocked a writer thread for too long."""
         with self._guard:
             self._met.pop(holder, None)
             self._met[holder] = monotonic()
 
     @property
     def standing(self) -> list[LockHolder]:
-        """Those that still keep lanes from writing."""
+        """List the holders that still block writer threads."""
         with self._guard:
             return list(self._met)
 
@@ -121,7 +120,7 @@ class Obstacles:
         return bool(self._met)
 
     def forget_ended(self, at_work: Mapping[int, datetime | None] | None) -> None:
-        """Forget those whose transaction is over; with None nobody could be looked at."""
+        """Forget the holders whose transaction has ended; with None the server could not be asked."""
         with self._guard:
             for holder, met_at in list(self._met.items()):
                 is_seen = at_work is not None and holder.since is not None
@@ -131,7 +130,7 @@ class Obstacles:
 
 
 def find_holders(connection: Connection, pids: Sequence[int]) -> dict[int, LockHolder]:
-    """Look whom connections wait for, by their processes on the server."""
+    """Find the holders that connections wait for, by their processes on the server."""
     return {
         waiter: LockHolder(pid, program or "", user or "", state or "", since, without_literals(query or ""), table)
         for waiter, pid, program, user, state, since, query, table in connection.execute(_WAITS, [list(pids)])
@@ -139,11 +138,11 @@ def find_holders(connection: Connection, pids: Sequence[int]) -> dict[int, LockH
 
 
 def find_at_work(connection: Connection, holders: Sequence[LockHolder]) -> dict[int, datetime | None]:
-    """Look which of the holders' processes are in a transaction, and since when."""
+    """Find which of the holders are in a transaction, and since when."""
     return dict(connection.execute(_AT_WORK, [[holder.pid for holder in holders]]).fetchall())
 
 
 def without_literals(query: str) -> str:
-    """Shorten a statement for a log or an error: values in it may be secrets."""
+    """Shorten a statement for a log or an error. Its values may be secrets."""
     shown = _TOKENS.sub(lambda found: found["name"] or "…", query)
     return cut(" ".join(shown.split()), SHOWN_QUERY)

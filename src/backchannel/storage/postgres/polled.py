@@ -1,7 +1,7 @@
-"""Wake-ups between gateways on a PostgreSQL that has no NOTIFY: texts in a table, which all look at again and again.
+"""Wake-ups between gateways, polled from a table where there is no NOTIFY.
 
-A row is known by its id, and looked for by its time: ids need not come in order, and one that was written first may be
-seen last. So all that was written lately is looked at, and what was heard already left out.
+Ids may come out of order: the row that was written first may be seen last. So each poll reads all recent rows by time,
+and skips the ids that it knows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 _POLL_S = 0.25
 _PAUSE_S = 1.0
 LATELY_MS = 3_000
-"""How long after its time a row is looked for: so long may its commit take."""
+"""How long a row counts as recent. Its commit may take as long."""
 _KEPT_MS = 60_000
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
@@ -33,7 +33,7 @@ class PostgresPolledWakeups:
     """Writes texts for all gateways on a database, and hands on what they write."""
 
     def __init__(self, server: Server, on_text: Callable[[str], None]) -> None:
-        """Begin to look; `on_text` is called on the event loop, with nothing where something may have been missed."""
+        """Begin to poll. `on_text` is called on the event loop, with an empty text if something may be missed."""
         self._server = server
         self._on_text = on_text
         self._loop = asyncio.get_running_loop()
@@ -41,18 +41,18 @@ class PostgresPolledWakeups:
         self._called = threading.Event()
         self._waiting: deque[str] = deque()
         self._heard: dict[int, int] = {}
-        """The ids of what was heard, each with its time."""
+        """The ids of the texts received, each with its time."""
         self._thread = threading.Thread(target=self._follow, name="postgres-wakeups", daemon=True)
         self._thread.start()
 
     def send(self, texts: Sequence[str]) -> None:
-        """Send texts; nobody waits for it, and what cannot be sent is dropped."""
+        """Send texts without waiting. What cannot be sent is dropped."""
         if len(self._waiting) < MOST_WAITING:
             self._waiting.extend(texts)
             self._called.set()
 
     async def close(self) -> None:
-        """Send what waits, then stop."""
+        """Send the waiting texts, then stop."""
         self._is_closing.set()
         self._called.set()
         await asyncio.to_thread(self._thread.join)

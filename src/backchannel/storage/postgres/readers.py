@@ -1,4 +1,4 @@
-"""Reading from PostgreSQL beside the lanes: a few threads, each with a connection if the server has room for it."""
+"""Threads that read from PostgreSQL, with a connection each if the server has room."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 
 class Readers:
-    """Threads that read; a connection that is lost is replaced, and what was read on it read again."""
+    """Threads that read. A lost connection is replaced, and its read runs again."""
 
     def __init__(self, server: Server, writers: Writers, count: int, name: str) -> None:
         self.pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self.waiting = 0
-        """How many reads are not answered; the event loop counts them."""
+        """The number of reads not answered yet, counted on the event loop."""
         self._server = server
         self._writers = writers
         self._away_until = 0.0
-        """Until when nobody tries to connect: a server that does not answer would hold each of those who wait."""
+        """When to try to connect again: a server that does not answer would block every reader."""
         self._local = threading.local()
         self._connections: set[Connection] = set()
 
@@ -42,7 +42,7 @@ class Readers:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run a unit of which each statement sees the newest commit."""
+        """Run a unit whose statements each see the newest commit."""
         return self._retried(lambda connection: unit(PostgresTx(connection, context, now), *args, **kwargs))
 
     def in_snapshot(
@@ -83,9 +83,9 @@ class Readers:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _connection(self) -> Connection | None:
-        """Give this thread's connection; None where it has to use one of those that write.
+        """Return this thread's connection; None if it has to use one that writes.
 
-        None is opened before one that writes is there: of a server with little room, that one is needed most.
+        No connection is opened before one that writes: a server with little room needs that one most.
         """
         found: Connection | None = getattr(self._local, "connection", None)
         if found is None or found.closed:
@@ -104,7 +104,7 @@ class Readers:
             return None
 
     def _forget(self) -> None:
-        """Forget this thread's connection; one that was lent is not its own."""
+        """Forget this thread's connection, unless it is borrowed."""
         own: Connection | None = getattr(self._local, "connection", None)
         if own is not None:
             own.close()

@@ -1,9 +1,8 @@
-"""Whether a gateway on PostgreSQL can accept messages: told at once where something tells it, else tried.
+"""Readiness of a gateway on PostgreSQL: known from its last commits, or tried.
 
-A commit that was made a moment ago is a proof. What speaks against it counts for more: there is no connection that
-writes, another program has locked a table that every message needs, or the disk was found to be full. Otherwise, and
-after a full disk until the opposite is seen, a commit is tried on the watch's connection. Those who ask at the same
-time share it.
+A recent commit proves that messages can be accepted. Three things speak against it and count for more: no connection
+that writes, a table locked by another program, a full disk. Without proof, a commit is tried on the watch's connection.
+Callers at the same time share that try.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from backchannel.storage.probing import try_commit
 from backchannel.storage.tx import Tx
 
 PROOF_S = 1.0
-"""How long a commit shows that more can be made."""
+"""How long a commit proves that more can be made."""
 FULL_S = 5.0
-"""How long a disk that was full counts as full, whatever a probe finds: another table may have no room."""
+"""How long a full disk counts as full, whatever a probe finds: another table may have no room."""
 _NEEDED = OWN_TABLES | {"processes", MARKS_TABLE}
 """The tables without which no message is accepted."""
-# The probe's own pages are free again after a vacuum, and tell nothing of the disk: a sort that does not fit into
-# memory has to be given new ones.
+# The probe's pages are free again after a vacuum, and say nothing of the disk. A sort larger than the memory needs
+# new pages.
 _SORT_ON_DISK = (
     "SELECT count(*) FROM (SELECT md5(n::text) AS word FROM generate_series(1, 20000) AS n ORDER BY 1) AS words"
 )
 
 
 class Readiness:
-    """What speaks for and against taking messages now."""
+    """The signs for and against accepting messages now."""
 
     def __init__(self, name: str, writers: Writers, obstacles: Obstacles, watch: Watch) -> None:
         self._name = name
@@ -53,14 +52,14 @@ class Readiness:
         self._committed_at = monotonic()
 
     def connection_lost(self) -> None:
-        """Trust no commit that was made before."""
+        """Trust no earlier commit."""
         self._committed_at = 0.0
 
     def was_full(self) -> None:
         self._full_at = monotonic()
 
     async def check(self) -> None:
-        """Find out whether a message could be accepted now.
+        """Check whether a message could be accepted now.
 
         Raises:
             Unavailable: it could not.
@@ -95,7 +94,7 @@ class Readiness:
         return self._watch.run(_with_room, unit, *args)
 
     def problems(self) -> Iterator[DriverProblem]:
-        """List what is wrong, as far as it works all the same."""
+        """List problems that do not stop the gateway."""
         for holder in self._obstacles.standing:
             yield _locked(self._name, holder)
         if missing := self._writers.missing:
@@ -120,6 +119,6 @@ def _locked(name: str, holder: LockHolder) -> DriverProblem:
 
 
 def _hear(done: asyncio.Task[None]) -> None:
-    """Look at an outcome for which nobody may wait any more, so that asyncio does not log it."""
+    """Retrieve an outcome that nobody may wait for, so that asyncio does not log it."""
     if not done.cancelled():
         done.exception()

@@ -1,12 +1,12 @@
-"""A database on a PostgreSQL server: what it must be, how it becomes current, and who may write to it.
+"""A database on a PostgreSQL server: its checks, its schema and who may write.
 
-Several gateways work on a schema of it. Each transaction that writes begins with locks that it has until its commit
-(`locks.py`). Each connection that writes also shares another lock, for as long as it lasts; whoever copies a
-state into it, or changes the schema so that older programs cannot go on, has that one alone. What is not ours or newer
-than this program is refused before anything is written.
+Several gateways work on one schema. Each transaction that writes takes locks until its commit (`locks.py`). Each
+connection that writes also shares a second lock for as long as it lasts. A move, or a change of the schema that older
+programs cannot work with, takes that lock alone. A database that is not ours, or newer than this program, is refused
+before anything is written.
 
-Beside the version of the schema the database keeps the oldest one that a program must know to work on it. It is looked
-at on each new connection that writes: while a gateway's connection was broken, nothing kept a newer program away.
+The database also stores the oldest version that a program must know to work on it. Every new connection that writes
+checks it: a newer program may have changed the schema while the connection was broken.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ log = structlog.get_logger(__name__)
 
 OLDEST_SERVER = 130000
 ALONE_LIMIT_S = 5.0
-"""How long the lock of a gateway that has just ended may still be held: the server may not have noticed."""
+"""How long the lock of an ended gateway may still be held: the server may not have noticed."""
 _LOCK_PAUSE_S = 0.05
 POOLER_TRIES = 3
 LONGEST_HOLD_MS, HOLD_PAUSE_S = 200, 2.0
-"""How long a change of the schema may wait for a table, while all others wait behind it; and when it is tried again."""
+"""How long a change of the schema waits for a table, while all others wait behind it; and the pause before the next
+try.
+"""
 BESIDE_LIMIT_S = 60.0
-"""How long it is tried to change the schema beside others."""
+"""How long to try to change the schema beside other gateways."""
 LONGEST_PAUSE_MS = 2000
-"""How long a transaction that writes may be left alone by its process, while all others wait for it."""
+"""How long a transaction that writes may stand still, while all others wait for it."""
 _PAUSED = f"""
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE '{PROGRAM} %'
     AND state = 'active' AND wait_event = 'ClientRead'
     AND query_start < clock_timestamp() - interval '{LONGEST_PAUSE_MS} milliseconds'
 """
-"""Ends those who have sent half of a pipeline and then nothing: for them the server's own limit does not count."""
-# A limit for statements that ends the wait for a synchronous standby lets a commit return which that does not have.
+"""Ends connections that sent half of a pipeline and then nothing: the server's own limit does not cover them."""
+# No statement limit: it would end the wait for a synchronous standby, and return a commit that the standby lacks.
 _WRITES = (
     f"SET idle_in_transaction_session_timeout = {LONGEST_PAUSE_MS}; SET lock_timeout = {LONGEST_PAUSE_MS}; "
     "SET statement_timeout = 0"
@@ -58,22 +60,22 @@ _TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema =
 _TEXT = re.compile(r"\bTEXT\b")
 VERSION_TABLE = "backchannel_schema"
 MOVE_TABLE = "backchannel_move"
-"""There while a state is being copied into it."""
+"""The table that is there while a state is being copied into the database."""
 MOVE_ORIGIN = "(origin)"
-"""The name in that table under which stands the machine and the folder that the state comes from."""
+"""The name in that table for the machine and folder that the state comes from."""
 
 
 class Writer(NamedTuple):
-    """A connection that writes, and the number of the last commit of its row that was found when it was opened."""
+    """A connection that writes, and the commit mark that it found when it was opened."""
 
     connection: Connection
     found: int
     pid: int
-    """The server's process for it."""
+    """The server's process of the connection."""
 
 
 class Server:
-    """A server and one of its databases, as a URL names them."""
+    """One database on a server, as a URL names it."""
 
     def __init__(self, url: str, *, locks_rows: bool = False) -> None:
         self._url = url
@@ -89,7 +91,7 @@ class Server:
         return connect(self._url, readonly=readonly)
 
     def hold(self) -> Connection:
-        """Open a connection that keeps all gateways away for as long as it lasts.
+        """Open a connection that keeps all gateways out for as long as it lasts.
 
         Raises:
             StateFolderInUse: a gateway works on it.
@@ -111,10 +113,10 @@ class Server:
             raise
 
     def refuse_pooler(self, connection: Connection) -> None:
-        """Refuse a pooler that gives each transaction another connection of the server.
+        """Refuse a pooler that gives each transaction another connection.
 
-        Poolers make up the number by which a connection is cancelled, so it is no process of the server's. With one
-        that pools by session, connections that are open at the same time have a process each, and keep it.
+        A pooler invents the number that cancels a connection, so no process of the server has it. A pooler in session
+        mode gives each open connection its own process, and keeps it.
 
         Raises:
             DatabaseUnusable
@@ -150,10 +152,10 @@ class Server:
         return StartupError(f"the database {self.name} cannot be reached ({describe_error(error)})")
 
     def join(self, mark: CommitMark) -> Writer:
-        """Open a connection that writes, beside those of other gateways; it keeps away whoever needs it alone.
+        """Open a connection that writes, beside those of other gateways. It keeps out whoever needs the database alone.
 
-        What became of the last commit with this mark is certain when it returns. A transaction in which nothing is
-        asked for a while is ended by the server: others wait for it.
+        The outcome of the last commit with this mark is known when it returns. The server ends a transaction that
+        stands still, because others wait for it.
 
         Raises:
             psycopg.OperationalError: it cannot be reached, or somebody has it alone.
@@ -171,7 +173,7 @@ class Server:
             raise
 
     def end_paused(self, connection: Connection) -> bool:
-        """End transactions of our own processes that stand still in the middle of one, while others wait for it."""
+        """End transactions of our own processes that stand still while others wait."""
         try:
             if ended := connection.execute(_PAUSED.encode()).fetchall():
                 log.warning("transactions of processes that stand still were ended", count=len(ended))
@@ -181,7 +183,7 @@ class Server:
             return False
 
     def check_oldest(self, connection: Connection) -> None:
-        """Refuse a schema that this program does not know enough of to go on with.
+        """Refuse a schema that this program is too old for.
 
         Raises:
             DatabaseUnusable
@@ -217,11 +219,11 @@ class Server:
         return 0
 
     def is_being_filled(self, connection: Connection) -> bool:
-        """Whether a state is being copied into it, and not all of it is there."""
+        """Whether a state is being copied into it, and is not complete."""
         return (MOVE_TABLE,) in connection.execute(_TABLES).fetchall()
 
     def refuse_half(self, connection: Connection) -> None:
-        """Refuse a database into which not all of a state was copied, and say how to go on with that.
+        """Refuse a database with an incomplete move, and say how to continue it.
 
         Raises:
             DatabaseUnusable
@@ -260,9 +262,9 @@ class Server:
             _take_steps(connection, versions[current:])
 
     def bring_up_to_date(self, connection: Connection, *, refuse_empty: Callable[[], bool]) -> None:
-        """Bring the schema up to date while no gateway works on it, or beside those that can go on with it.
+        """Bring the schema up to date alone, or beside gateways that can work with the result.
 
-        Of several programs that start at once, one does it.
+        If several programs start at once, one of them does it.
 
         Raises:
             DatabaseUnusable: it is not ours, emptied, or newer than this program.
@@ -274,7 +276,7 @@ class Server:
             if load_oldest_beside() <= current:
                 _take_steps_beside(connection, current, is_last=monotonic() > began + BESIDE_LIMIT_S)
             elif self.locks.try_alone(connection):
-                # Where there is no lock to have alone, somebody else may be making the same tables.
+                # Without an exclusive lock another program may be creating the same tables.
                 with suppress(errors.UniqueViolation, errors.DuplicateTable):
                     self.make_current(connection, refuse_empty=refuse_empty)
                 self.locks.let_in(connection)
@@ -288,7 +290,7 @@ class Server:
                 sleep(_LOCK_PAUSE_S)
 
     def unusable(self, error: psycopg.Error) -> DatabaseUnusable | Unavailable:
-        """Say what stands against starting on it."""
+        """Make the error for a database that cannot be used."""
         if isinstance(error, psycopg.OperationalError):
             return unavailable(self.name, error)
         return DatabaseUnusable(f"{self.name} cannot be used ({describe_error(error)})")
@@ -304,7 +306,7 @@ def _take_steps(connection: Connection, steps: Sequence[Sequence[str]]) -> None:
 
 
 def _take_steps_beside(connection: Connection, current: int, *, is_last: bool) -> None:
-    """Try to take steps while others work; a table that does not come free is given up for now: others wait for it.
+    """Try to take steps while others work. A table that stays locked is given up for now: others wait for it.
 
     Raises:
         psycopg.OperationalError: this was the last try.

@@ -1,7 +1,7 @@
-"""Wake-ups between gateways on one PostgreSQL: words that are sent after a commit, and heard by all who listen.
+"""Wake-ups between gateways on one PostgreSQL, by LISTEN and NOTIFY.
 
-They only make things happen sooner. One that is lost, or a server that has no LISTEN, costs a second: rows are looked
-at all the same (`runtime/cluster/lease.py`).
+Wake-ups only make things happen sooner. A lost one, or a server without LISTEN, costs a second: each gateway also polls
+the rows (`runtime/cluster/lease.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from backchannel.storage.postgres.server import Server
 log = structlog.get_logger(__name__)
 
 MOST_WAITING = 100
-"""How many texts may wait to be sent; of more, those who listen hear when they look again."""
+"""The most texts that may wait to be sent. More are dropped, and the other gateways poll."""
 _PAUSE_S = 1.0
 _CHANNEL = "SELECT quote_ident('backchannel ' || current_schema()), 'backchannel ' || current_schema()"
 
@@ -32,7 +32,7 @@ class PostgresWakeups:
     """Sends texts to all gateways on a database, and hands on what they send."""
 
     def __init__(self, server: Server, on_text: Callable[[str], None]) -> None:
-        """Begin to listen; `on_text` is called on the event loop, with nothing where something may have been missed."""
+        """Begin to listen. `on_text` is called on the event loop, with an empty text if something may be missed."""
         self._server = server
         self._on_text = on_text
         self._loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ class PostgresWakeups:
         self._thread.start()
 
     def send(self, texts: Sequence[str]) -> None:
-        """Send texts; nobody waits for it, and what cannot be sent is dropped."""
+        """Send texts without waiting. What cannot be sent is dropped."""
         if self._waiting < MOST_WAITING and not self._is_closing.is_set():
             self._waiting += 1
             self._sender.submit(self._send, texts)

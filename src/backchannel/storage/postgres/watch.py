@@ -1,8 +1,8 @@
-"""A connection beside those that write: for the lease, for the probe of `/readyz`, and to see who holds others up.
+"""The watch: a connection for the lease, the `/readyz` probe and lock holders.
 
-It waits for no lane and takes none of the locks of `locks.py`. So a gateway whose lanes all stand keeps its
-lease, and can say what they stand for. What is done on it may be done twice, and must not depend on anything else
-staying as it is.
+The watch waits for no writer thread and takes no lock of `locks.py`. So a gateway whose writer threads are all blocked
+keeps its lease, and can say what blocks them. A unit on this connection may run twice. It must not depend on anything
+else staying as it is.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOOK_S, STANDING_S = 0.5, 0.3
-"""How often it is looked whether a lane stands, and after which time one does."""
+"""How often the watch looks for a blocked writer thread, and when one counts as blocked."""
 WAIT_MS = 1000
-"""How long a statement on this connection waits for a lock: the next renewal of the lease must not stand behind it."""
+"""How long a statement of the watch waits for a lock: the next renewal of the lease must not wait behind it."""
 _STATE = (
     "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, "
     "EXISTS (SELECT 1 FROM processes WHERE number = ? AND ended_at IS NULL)"
 )
 
 
-class WatchDesk(Protocol):
-    """What the watch asks of the driver, in its own thread."""
+class WatchHost(Protocol):
+    """The driver as the watch sees it, in the watch's thread."""
 
     is_ending: threading.Event
     writers: Writers
@@ -57,20 +57,20 @@ class WatchDesk(Protocol):
     def context_and_time(self) -> tuple[UnitContext, int]: ...
 
     def note_clock(self, shown_ms: int, asked: float, answered: float) -> None:
-        """Hear what the server's clock showed, between two readings of the monotonic one."""
+        """Take a reading of the server's clock, made between two readings of the monotonic clock."""
         ...
 
     def refusal(self) -> Unavailable | None:
-        """Tell why this process commits nothing before it has entered once more, if that is so."""
+        """Return the reason that this process commits nothing before it enters again, if there is one."""
         ...
 
     def found_outcast(self) -> Unavailable:
-        """Take note that others have taken this process for dead; returns what a caller is told."""
+        """Record that others have declared this process dead; returns the error for callers."""
         ...
 
 
 class WatchTx(PostgresTx):
-    """What a unit sees of the watch's connection: the shared clock is the server's."""
+    """A unit's view of the watch's connection. The shared clock is the server's."""
 
     __slots__ = ("_shared_now",)
 
@@ -87,11 +87,11 @@ _Job = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], "asyncio.Futur
 
 
 class Watch:
-    """A thread that writes and looks beside the lanes."""
+    """The thread of the watch."""
 
-    def __init__(self, server: Server, desk: WatchDesk) -> None:
+    def __init__(self, server: Server, host: WatchHost) -> None:
         self._server = server
-        self._desk = desk
+        self._host = host
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._connection: Connection | None = None
@@ -100,13 +100,13 @@ class Watch:
         self._thread.start()
 
     def run(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Run a unit in a transaction of its own; it may be run, and committed, twice."""
+        """Run a unit in its own transaction. It may run, and commit, twice."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put((unit, args, kwargs, future))
         return future
 
     def close(self) -> None:
-        """Wait until it has ended, and close its connection."""
+        """Wait for the thread to end, and close the connection."""
         self._jobs.put(None)
         self._thread.join()
         self._drop()
@@ -124,11 +124,11 @@ class Watch:
             self._carry_out(*job)
 
     def _look_around(self) -> None:
-        """See who keeps lanes waiting, and whether those who did still do; try for connections that are missing."""
-        if self._desk.is_ending.is_set():
+        """Find who blocks writer threads and who no longer does; try to open missing connections."""
+        if self._host.is_ending.is_set():
             return
-        self._desk.writers.fill()
-        obstacles, pids = self._desk.obstacles, self._desk.writers.standing(STANDING_S)
+        self._host.writers.fill()
+        obstacles, pids = self._host.obstacles, self._host.writers.standing(STANDING_S)
         known = obstacles.standing
         if not pids and not known:
             return
@@ -152,7 +152,7 @@ class Watch:
             self._to_loop(_answer, future, result)
 
     def _retried(self, unit: Callable[[Tx], T]) -> T:
-        """Run a unit, on a new connection if this one turns out to be lost."""
+        """Run a unit, on a new connection if this one is lost."""
         for is_last in (False, True):
             try:
                 with self._borrowed() as connection:
@@ -163,16 +163,16 @@ class Watch:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _in_transaction(self, connection: Connection, unit: Callable[[Tx], T]) -> T:
-        context, now = self._desk.context_and_time()
-        if (refusal := self._desk.refusal()) is not None:
+        context, now = self._host.context_and_time()
+        if (refusal := self._host.refusal()) is not None:
             raise refusal
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         try:
             asked = monotonic()
             shared_now, is_alive = required(PostgresTx(connection).one(_STATE, context.number))
-            self._desk.note_clock(shared_now, asked, monotonic())
+            self._host.note_clock(shared_now, asked, monotonic())
             if not is_alive:
-                raise self._desk.found_outcast()
+                raise self._host.found_outcast()
             result = unit(WatchTx(connection, context, now, shared_now))
             connection.execute("COMMIT")
             return result
@@ -182,16 +182,16 @@ class Watch:
 
     @contextmanager
     def _borrowed(self) -> Iterator[Connection]:
-        """Have the connection; where the server has no room for it, one of those that write.
+        """Use the watch's connection, or one that writes if the server has no room.
 
-        While there is none that writes, this one is given up: of a server with little room, that one is needed most.
+        While none that writes is open, give this one up: a server with little room needs that one most.
         """
-        if self._desk.writers.are_none:
+        if self._host.writers.are_none:
             self._drop()
         elif self._connection is None:
             self._connection = self._connected()
         if self._connection is None:
-            with self._desk.writers.lent() as lent:
+            with self._host.writers.lent() as lent:
                 yield lent
             return
         try:

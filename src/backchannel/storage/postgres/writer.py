@@ -1,21 +1,21 @@
-"""One of the threads that write to PostgreSQL: it commits the units that wait for it in groups, on its own connection.
+"""A thread that writes to PostgreSQL: group commit on its own connection.
 
-All units that wait are run in one transaction, each in a savepoint of its own; a unit that raises is rolled back alone.
-So a round trip to the disk is shared by all that wait for it. Nobody is answered before COMMIT returned.
+All waiting units run in one transaction, each in its own savepoint. A unit that raises is rolled back alone. So they
+share one wait for the disk. Nobody is answered before COMMIT returns.
 
-A group in which every unit is about one session locks those sessions; any other locks everything. A unit that said it
-is about one session and is about to change something else is run again with everything locked, and so is a group that
-the server found fault with. When the connection breaks, another is opened, and only then does this thread go on:
+A group of units that are each about one session locks those sessions. Any other group locks everything. A unit about
+one session that is about to write something else runs again with everything locked. So does a group that the server
+rejects. When the connection breaks, the thread opens another before it continues:
 
-- Broken before COMMIT was sent: nothing of the group counts, and it is run again.
-- Broken while COMMIT was under way: the mark that the transaction would have left tells whether it was committed, on
-  whichever server answers now (`marks.py`). It was: all are answered. It was not: the group is run again.
-- Commits that were answered are not there (a standby has taken over that did not have them): this process's memory is
-  ahead of the database. Its units are refused until it has dropped all its work and entered once more.
-- No connection for a while: what waits and what comes is refused as unavailable, until there is one again.
-- Another program holds a row or a table: the units of the group are run again one by one, each waits for a moment
-  only, and those that need what is locked are refused, naming the holder (`obstacles.py`).
-- A full disk, or units that got in each other's way: the units of the group are run again one by one.
+- Broken before COMMIT was sent: the group has no effect, and runs again.
+- Broken during COMMIT: the mark that the transaction writes says whether it was committed, on whichever server answers
+  (`marks.py`). If it was, all are answered. If not, the group runs again.
+- Answered commits are missing, because a standby has taken over without them: the memory of this process is ahead of
+  the database. Its units are refused until it has dropped all work and entered again.
+- No connection for a while: units are refused as unavailable until there is one.
+- Another program holds a row or a table: the units run again one by one, each with a short wait. Those that need the
+  lock are refused, with the holder's name (`obstacles.py`).
+- A full disk, or units that conflict: the units run again one by one.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ log = structlog.get_logger(__name__)
 
 _LARGEST_GROUP = 512
 MOST_SESSIONS = 64
-"""How many units about one session each are a group: the server has room for some thousands of locks."""
+"""The most units of sessions in a group: the server has room for some thousand locks."""
 _LONGEST_GROUP_S = 0.1
-"""How long units are added to a group; the last one is run to its end."""
+"""How long units are added to a group. The last unit still runs to its end."""
 LOCK_LIMIT_S = 5.0
-"""How long a group of units is tried while others hold locks that it needs, before it is refused."""
+"""How long a group waits for the locks of others before it is refused."""
 KNOWN_LOCK_MS = 50
-"""How long a row is waited for while another program is known to hold a lock."""
+"""How long to wait for a row while another program is known to hold a lock."""
 _MOST_TRIES = 5
-"""How often a unit that others got in the way of is run."""
+"""How often a unit runs that conflicts with others."""
 AHEAD = "the database has gone back behind what this gateway knew: it stops its work and begins anew in a moment"
 
 
 class WriterHost(Protocol):
-    """What a lane asks of the driver that hands it units; all of it is called in the lane's thread."""
+    """The driver as a writer thread sees it, in that thread."""
 
     is_ending: threading.Event
-    """Set when nothing is waited for any more."""
+    """Set when the driver closes, so that nothing waits any more."""
     is_ahead: bool
-    """Whether commits that were answered, by any lane, are not in the database any more."""
+    """Whether answered commits of any thread are missing in the database."""
     writers: Writers
     obstacles: Obstacles
 
@@ -82,7 +82,7 @@ class WriterHost(Protocol):
     def after_commit(self) -> None: ...
 
     def take_number(self, number: int) -> None:
-        """Take the number that a unit has given this process, before any other unit is run."""
+        """Take the number that a unit has given this process, before the next unit runs."""
         ...
 
     def note_time(self, took: float, name: str) -> None: ...
@@ -95,25 +95,25 @@ class WriterHost(Protocol):
 
 
 class WriterThread:
-    """A thread that writes."""
+    """A thread that writes, and its queue."""
 
-    def __init__(self, number: int, desk: WriterHost, server: Server) -> None:
-        """Begin to work; a connection is opened when it is needed."""
+    def __init__(self, number: int, host: WriterHost, server: Server) -> None:
+        """Start the thread. It opens a connection when it needs one."""
         self.waiting: SimpleQueue[WaitingUnit | None] = SimpleQueue()
-        """What is to be done; None ends the thread."""
+        """The queue; None ends the thread."""
         self._number = number
-        self._desk = desk
+        self._host = host
         self._server = server
         self._thread = threading.Thread(target=self._work, name=f"postgres-write-{number}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until it has ended."""
+        """Wait for the thread to end."""
         self.waiting.put(None)
         self._thread.join()
 
     def take_all(self) -> list[WaitingUnit]:
-        """Take back what it has not begun with."""
+        """Take back the units that the thread has not begun."""
         taken: list[WaitingUnit] = []
         with suppress(Empty):
             while (entry := self.waiting.get_nowait()) is not None:
@@ -125,11 +125,11 @@ class WriterThread:
             try:
                 self._settle(group)
             except BaseException as cause:  # noqa: BLE001 - whatever it was: with a transaction left open nothing goes on
-                self._desk.died(group, cause)
+                self._host.died(group, cause)
                 return
 
     def _take_group(self) -> list[WaitingUnit] | None:
-        """Wait for a unit, and take those that wait behind it; None when there will be none."""
+        """Wait for a unit, and take those behind it; None at the end."""
         group: list[WaitingUnit] = []
         entry = self.waiting.get()
         while entry is not None:
@@ -143,7 +143,7 @@ class WriterThread:
         return None
 
     def _settle(self, group: list[WaitingUnit]) -> None:
-        """Commit all of a group, in one transaction or in several, and have it answered; what is settled leaves it."""
+        """Commit a group in one or several transactions, and have it answered. Settled units leave the group."""
         largest, ends = len(group), monotonic() + LOCK_LIMIT_S
         while group:
             part = group[:largest]
@@ -171,11 +171,11 @@ class WriterThread:
                 _refuse(part, as_refusal(self._server.name, error))
                 done = 1
             if done:
-                self._desk.settled(group[:done])
+                self._host.settled(group[:done])
                 del group[:done]
 
     def _committed(self, group: list[WaitingUnit], ends: float) -> int:
-        """Commit as many units of the group as one transaction takes; returns how many.
+        """Commit as many units of the group as one transaction takes; returns their number.
 
         Raises:
             NoConnection, psycopg.Error: none was committed.
@@ -183,14 +183,14 @@ class WriterThread:
         """
         tries = 0
         while True:
-            with self._desk.writers.taken(self._number) as slot:
+            with self._host.writers.taken(self._number) as slot:
                 attempt = self._attempt(slot, group)
                 try:
                     self._carry_out(attempt, group)
                     return attempt.done
                 except psycopg.Error as error:
                     if self._is_committed(slot, attempt, error):
-                        self._desk.after_commit()
+                        self._host.after_commit()
                         self._take_number(group[: attempt.done])
                         return attempt.done
                     if is_kept_waiting(error):
@@ -203,32 +203,32 @@ class WriterThread:
                         raise
 
     def _stand(self, slot: Slot, attempt: Attempt, ends: float) -> None:
-        """Decide what follows when others held a lock for longer than it is waited for.
+        """Decide what follows when others held a lock for too long.
 
-        What waits for a gateway that is at work is tried again; so is what waited for one that stood still.
+        A wait for another gateway is tried again, also for one that stood still.
 
         Raises:
             _Locked: another program holds a row or a table, or it has taken too long.
         """
         if slot.writer is not None and self._server.end_paused(slot.connection):
             return
-        holder = self._desk.obstacles.holder(attempt.writer.pid)
+        holder = self._host.obstacles.holder(attempt.writer.pid)
         is_foreign = attempt.has_locks and not holder.is_ours
         if is_foreign:
-            self._desk.obstacles.met(holder)
-        if is_foreign or monotonic() > ends or self._desk.is_ending.is_set():
+            self._host.obstacles.met(holder)
+        if is_foreign or monotonic() > ends or self._host.is_ending.is_set():
             raise _Locked(self._server.name, holder)
 
     def _attempt(self, slot: Slot, group: Sequence[WaitingUnit]) -> Attempt:
         assert slot.writer is not None
         keys = {entry.key for entry in group if entry.key is not None}
         is_narrow = all(entry.is_narrow for entry in group)
-        return Attempt(slot.writer, slot.mark, *self._desk.context_and_time(), keys if is_narrow else None)
+        return Attempt(slot.writer, slot.mark, *self._host.context_and_time(), keys if is_narrow else None)
 
     def _carry_out(self, attempt: Attempt, group: Sequence[WaitingUnit]) -> None:
-        """Run units of a group, and commit them."""
-        self._desk.obstacles.begins(attempt.writer.pid)
-        wait_ms = KNOWN_LOCK_MS if self._desk.obstacles.are_any else None
+        """Run the units of a group, and commit them."""
+        self._host.obstacles.begins(attempt.writer.pid)
+        wait_ms = KNOWN_LOCK_MS if self._host.obstacles.are_any else None
         with attempt.writer.connection.pipeline() as pipeline:
             try:
                 attempt.begin(pipeline, self._server.locks, is_group=len(group) > 1, wait_ms=wait_ms)
@@ -236,7 +236,7 @@ class WriterThread:
                 if not attempt.is_over and attempt.keys is not None and self._is_shut_out(attempt):
                     self._turn_back(attempt, group)
                 if not attempt.is_over:
-                    self._desk.before_commit()
+                    self._host.before_commit()
                     attempt.commit()
             except psycopg.Error:
                 with suppress(psycopg.Error):  # it is the first one that matters
@@ -244,25 +244,25 @@ class WriterThread:
                 raise
         if not attempt.is_over:
             attempt.ended()
-            self._desk.after_commit()
+            self._host.after_commit()
             self._take_number(group[: attempt.done])
 
     def _turn_back(self, attempt: Attempt, group: Sequence[WaitingUnit]) -> None:
-        """Take back what was done about sessions that others may have taken over."""
+        """Undo changes of sessions that others may have taken over."""
         attempt.roll_back()
         attempt.done = len(group)
         _refuse(group, self._shut_out())
-        self._desk.cast_out()
+        self._host.cast_out()
 
     def _is_shut_out(self, attempt: Attempt) -> bool:
-        return self._desk.is_ahead or attempt.is_outcast
+        return self._host.is_ahead or attempt.is_outcast
 
     def _shut_out(self) -> Unavailable:
-        return Unavailable(AHEAD if self._desk.is_ahead else TAKEN_FOR_DEAD, retryAfterMs=RETRY_AFTER_MS)
+        return Unavailable(AHEAD if self._host.is_ahead else TAKEN_FOR_DEAD, retryAfterMs=RETRY_AFTER_MS)
 
     def _run_units(self, attempt: Attempt, group: Sequence[WaitingUnit]) -> None:
         if attempt.keys is None and self._is_shut_out(attempt):
-            self._desk.cast_out()
+            self._host.cast_out()
         ends = perf_counter() + _LONGEST_GROUP_S
         for entry in group:
             began = perf_counter()
@@ -273,7 +273,7 @@ class WriterThread:
                 attempt.leave()
                 return
             took = perf_counter() - began
-            self._desk.note_time(took, entry.name)
+            self._host.note_time(took, entry.name)
             if began + took > ends:
                 return
 
@@ -295,10 +295,10 @@ class WriterThread:
     def _take_number(self, group: Sequence[WaitingUnit]) -> None:
         for entry in group:
             if entry.is_entry and entry.error is None:
-                self._desk.take_number(entry.result)
+                self._host.take_number(entry.result)
 
     def _is_committed(self, slot: Slot, attempt: Attempt, error: psycopg.Error) -> bool:
-        """Find out whether an attempt that failed was committed all the same; none is left open."""
+        """Find out whether a failed attempt was committed after all. No attempt stays open."""
         connection = attempt.writer.connection
         is_refused = error.sqlstate is not None or not attempt.is_in_doubt
         if is_refused and not is_lost(connection, error):
@@ -306,21 +306,21 @@ class WriterThread:
                 connection.execute("ROLLBACK")
             return False
         log.warning("the connection to the database is lost", database=self._server.name, error=describe_error(error))
-        self._desk.writers.drop(slot)
+        self._host.writers.drop(slot)
         if not attempt.is_in_doubt:
             return False
-        while (found := self._desk.writers.find_mark(slot)) is None:
-            if self._desk.is_ending.wait(RECONNECT_PAUSE_S):
+        while (found := self._host.writers.find_mark(slot)) is None:
+            if self._host.is_ending.wait(RECONNECT_PAUSE_S):
                 raise CommitUnknown("the gateway ends before the database told what became of a commit")
         return found == attempt.mark_number
 
 
 class CommitUnknown(Exception):
-    """Nobody has told yet whether a commit was made."""
+    """The outcome of a commit is not known yet."""
 
 
 class _Locked(Exception):
-    """Others hold a lock that a unit needs; nothing was changed."""
+    """Others hold a lock that a unit needs. Nothing was changed."""
 
     def __init__(self, name: str, holder: LockHolder) -> None:
         super().__init__(str(holder))

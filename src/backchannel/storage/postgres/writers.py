@@ -1,8 +1,7 @@
-"""The connections that write: a place for each lane, and any of them for a lane that has none.
+"""The pool of connections that write, one slot for each writer thread.
 
-A server may have no room for all of them. A lane that gets no connection uses one that another lane has and does not
-use at the moment, so a gateway with one connection works, only slower. When there is none at all, whoever waits is
-refused after a while.
+A server may have no room for all of them. A thread without a connection borrows a free one, so a gateway with one
+connection works, only slower. Without any connection, waiting units are refused after a while.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ GONE_LIMIT_S = 5.0
 """How long units wait for a connection before they are refused."""
 RECONNECT_PAUSE_S = 0.2
 SHORT_PAUSE_S = 2.0
-"""How long it takes until a connection is tried again while others are there."""
+"""The pause before the next try for a connection while others are open."""
 
 
-class WritersDesk(Protocol):
-    """What the connections ask of the driver, from any thread."""
+class WritersHost(Protocol):
+    """The driver as the pool sees it, from any thread."""
 
     is_ending: threading.Event
-    """Set when nothing is waited for any more."""
+    """Set when the driver closes, so that nothing waits any more."""
     is_ahead: bool
-    """Whether commits that were answered, by any lane, are not in the database any more."""
+    """Whether answered commits of any thread are missing in the database."""
 
     def connection_lost(self) -> None: ...
 
@@ -46,7 +45,7 @@ class WritersDesk(Protocol):
 
 
 class Slot:
-    """A place for one connection. Its mark stays when the connection is replaced."""
+    """A slot for one connection. Its commit mark stays when the connection is replaced."""
 
     __slots__ = ("busy_since", "is_taken", "mark", "next_try", "refused_since", "writer")
 
@@ -55,10 +54,10 @@ class Slot:
         self.writer = writer
         self.is_taken = False
         self.busy_since = 0.0
-        """When the one who has it took it."""
+        """When its user took it."""
         self.next_try = 0.0
         self.refused_since: float | None = None
-        """Since when the server gives it no connection."""
+        """Since when the server refuses its connection."""
 
     @property
     def connection(self) -> Connection:
@@ -67,23 +66,23 @@ class Slot:
 
 
 class Writers:
-    """Hands out connections that write, to one at a time each."""
+    """Hands out connections that write, each to one user at a time."""
 
-    def __init__(self, server: Server, desk: WritersDesk, count: int, mark: CommitMark, writer: Writer) -> None:
+    def __init__(self, server: Server, host: WritersHost, count: int, mark: CommitMark, writer: Writer) -> None:
         self.count = count
         self._server = server
-        self._desk = desk
+        self._host = host
         self._slots = [Slot(mark, writer), *(Slot(CommitMark()) for _ in range(1, count))]
         self._changed = threading.Condition()
         self._gone_since: float | None = None
-        """Since when there is none at all."""
+        """Since when no connection is open."""
         self._tries = 0
-        """How often a connection was refused."""
+        """The number of refused connections."""
         self._told = Seldom()
 
     @contextmanager
     def taken(self, number: int) -> Iterator[Slot]:
-        """Have a connection for oneself: the one of this number if it is there, else any that is free.
+        """Use a connection: the one of this number if it is open, else any free one.
 
         Raises:
             NoConnection: there is none for so long that whoever waits is told.
@@ -97,7 +96,7 @@ class Writers:
 
     @contextmanager
     def lent(self) -> Iterator[Connection]:
-        """Have a connection for something else than a lane's units, where there is no other.
+        """Lend a connection for something else than the units of a writer thread.
 
         Raises:
             NoConnection
@@ -120,12 +119,12 @@ class Writers:
                 continue
             with self._changed:
                 is_tried = self._tries > before  # by anybody: a server that does not answer takes long to tell
-                if (self._are_gone_for_long and is_tried) or (self.are_none and self._desk.is_ending.is_set()):
+                if (self._are_gone_for_long and is_tried) or (self.are_none and self._host.is_ending.is_set()):
                     raise NoConnection("there is no connection")
                 self._changed.wait(RECONNECT_PAUSE_S)
 
     def _is_usable(self, slot: Slot) -> bool:
-        """Whether a slot that was taken has a connection, or gets one; otherwise it is given back."""
+        """Check whether a taken slot has a connection, or gets one. If not, give it back."""
         is_usable = False
         try:
             is_usable = slot.writer is not None or self._connected(slot)
@@ -135,7 +134,7 @@ class Writers:
         return is_usable
 
     def _next(self, number: int) -> Slot | None:
-        """Take a slot that is free: one with a connection, or one's own to try to open one."""
+        """Take a free slot: one with a connection, or the own one to open it."""
         now = monotonic()
         with self._changed:
             own = self._slots[number]
@@ -149,7 +148,7 @@ class Writers:
 
     @property
     def _are_gone_for_long(self) -> bool:
-        """Whether there has been none for so long that whoever waits is refused."""
+        """Whether no connection has been open for so long that waiting units are refused."""
         return self._gone_since is not None and monotonic() > self._gone_since + GONE_LIMIT_S
 
     def _give_back(self, slot: Slot) -> None:
@@ -158,7 +157,7 @@ class Writers:
             self._changed.notify_all()
 
     def _connected(self, slot: Slot) -> bool:
-        """Try once to open the connection of a slot that one has.
+        """Try once to open the connection of a taken slot.
 
         Raises:
             DatabaseUnusable: a newer program has changed the database so that this one cannot go on.
@@ -170,7 +169,7 @@ class Writers:
             self._refused(slot, error)
             return False
         except DatabaseUnusable as error:
-            self._desk.died((), error)  # whoever asked for it: this program is of no use here any more
+            self._host.died((), error)  # whoever asked for it: this program is of no use here any more
             raise
         if self._gone_since is not None:
             log.info("the database is back", database=self._server.name)
@@ -180,7 +179,7 @@ class Writers:
             log.warning(
                 "commits are missing: a server has taken over that did not have them", database=self._server.name
             )
-            self._desk.is_ahead = True
+            self._host.is_ahead = True
         slot.mark.last = writer.found
         return True
 
@@ -194,16 +193,16 @@ class Writers:
             log.warning("the database cannot be reached", database=self._server.name, error=words)
 
     def drop(self, slot: Slot) -> None:
-        """Close the connection of a slot that one has."""
+        """Close the connection of a taken slot."""
         if slot.writer is not None:
             slot.writer.connection.close()
             slot.writer = None
-            self._desk.connection_lost()
+            self._host.connection_lost()
         if self.are_none:
             self._gone_since = self._gone_since or monotonic()
 
     def find_mark(self, slot: Slot) -> int | None:
-        """Read on whatever connection there is what became of the last commit of a slot; None if nothing tells."""
+        """Read the commit mark of a slot, on any connection; None if there is none."""
         if self._connected(slot):
             return slot.writer.found if slot.writer is not None else None
         with self._changed:
@@ -222,7 +221,7 @@ class Writers:
             self._give_back(other)
 
     def fill(self) -> None:
-        """Try again to open connections that the server had no room for, while others are there."""
+        """Try again to open refused connections, while others are open."""
         if self.are_none:
             return
         now = monotonic()
@@ -246,12 +245,12 @@ class Writers:
 
     @property
     def missing(self) -> int:
-        """How many connections the server has refused for a while."""
+        """The number of connections that the server has refused for a while."""
         before = monotonic() - GONE_LIMIT_S
         return sum(slot.refused_since is not None and slot.refused_since < before for slot in self._slots)
 
     def standing(self, for_s: float) -> list[int]:
-        """Name the server's processes of connections that somebody has had for as long."""
+        """List the server's processes of connections in use for at least as long."""
         before = monotonic() - for_s
         found = [(slot.is_taken and slot.busy_since < before, slot.writer) for slot in self._slots]
         return [writer.pid for is_slow, writer in found if is_slow and writer is not None]
@@ -263,4 +262,4 @@ class Writers:
 
 
 class NoConnection(psycopg.OperationalError):
-    """There has been no connection for a while; nothing was changed."""
+    """No connection has been open for a while. Nothing was changed."""

@@ -1,9 +1,9 @@
-"""The SQLite driver: group commit, with COMMIT in a thread of its own and readers beside it.
+"""The SQLite driver: group commit, with COMMIT in its own thread.
 
-All units that wait are run in one IMMEDIATE transaction, each in a savepoint of its own; a unit that raises is rolled
-back alone. Units are short and run on the event loop: handing each of their statements to another thread costs more
-than the statements (the interpreter lock changes hands at every one). What takes long is waiting for the disk, and
-that is what the commit thread does. Nobody is answered, and no fact handed on, before COMMIT returned.
+All waiting units run in one IMMEDIATE transaction, each in its own savepoint. A unit that raises is rolled back alone.
+Units are short and run on the event loop: to hand each statement to a thread costs more than the statement, because of
+the interpreter lock. Only the wait for the disk is long, and the commit thread does that. Nobody is answered, and no
+fact is handed on, before COMMIT returns.
 
 - The transaction is gone after a unit failed (full disk): nothing of the group counts, and its units run again one
   by one, so that only those that cannot be done are refused.
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 LARGEST_GROUP = 512
 _LONGEST_GROUP_S = 0.02
-"""How long the units of one group may hold the loop; the last one is run to its end."""
+"""How long the units of one group may block the event loop. The last unit still runs to its end."""
 READERS = 2
 COARSE_NS = 1_000_000_000
 _BUSY_PAUSE_S = 0.02
@@ -52,7 +52,7 @@ _BUSY_LIMIT_S = 10.0
 
 
 class SqliteTx(UnitTx):
-    """What a unit sees of one connection."""
+    """A unit's view of one connection."""
 
     __slots__ = ("_execute",)
 
@@ -131,30 +131,30 @@ class SqliteDriver:
     def write_within(
         self, key: str | None, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Hand over a unit that is about one session: here all are done one after the other."""
+        """Hand over a unit about one session: SQLite runs all units one after the other."""
         return self.write(unit, *args, **kwargs)
 
     def write_beside(
         self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Hand over a unit that need not wait for others: here it does, as only one can be written at a time."""
+        """Hand over a unit that need not wait for others: in SQLite it does."""
         return self.write(unit, *args, **kwargs)
 
     async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Run the unit that gives this process its number; nothing else is written before it is answered."""
+        """Run the unit that gives this process its number, before any other write."""
         number = await self.write(unit, *args, **kwargs)
         self.context = replace(self.context, number=number)
         return number
 
     async def check_writable(self) -> None:
-        """Make a commit, after all that wait."""
+        """Make a commit, after all waiting units."""
         await try_commit(self.write)
 
     def problems(self) -> Sequence[DriverProblem]:
         return ()
 
     async def read(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a unit that only reads, in a thread; it sees every commit that was answered before."""
+        """Run a unit that only reads, in a thread. It sees every commit that was answered before."""
         if self.is_closed:
             raise Unavailable("the database is closed")
         readers = self._readers
@@ -164,7 +164,7 @@ class SqliteDriver:
         )
 
     async def look(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a unit that reads a row or a few, here and now: the way to a thread would take longer.
+        """Run a unit that reads few rows, on the event loop: a thread would take longer.
 
         Each of its statements sees the newest commit.
         """
@@ -173,7 +173,7 @@ class SqliteDriver:
         return unit(SqliteTx(self._here, self.context, self._now_ms()), *args, **kwargs)
 
     async def close(self) -> None:
-        """Finish what waits, then close."""
+        """Finish the waiting units, then close."""
         self.is_closed = True
         await self._is_idle.wait()
         self._commits.put(None)
@@ -183,7 +183,7 @@ class SqliteDriver:
         self._writer.close()
 
     def _next_group(self, give_up_at: float | None = None) -> None:
-        """Run the units that wait, and hand them to the commit thread."""
+        """Run the waiting units, and hand them to the commit thread."""
         if not self._waiting and not self._alone:
             self._is_idle.set()
             return
@@ -206,7 +206,7 @@ class SqliteDriver:
             self._commits.put(group)
 
     def _take_group(self) -> Iterator[WaitingUnit]:
-        """Take unit after unit, as long as there are some and the loop is not held for too long."""
+        """Take waiting units, until the event loop was blocked for too long."""
         if self._alone:
             yield self._alone.popleft()
             return
@@ -246,7 +246,7 @@ class SqliteDriver:
             self.slowest = (took, entry.name)
 
     def _lost(self, group: list[WaitingUnit], error: BaseException) -> None:
-        """Nothing of the group counts: its units run again one by one; one that was alone is refused."""
+        """Run the units of a lost group again one by one. A unit that was alone is refused."""
         try:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
@@ -291,7 +291,7 @@ class SqliteDriver:
             self._die(group, error)
 
     def _die(self, group: list[WaitingUnit], cause: BaseException) -> None:
-        """Stop for good and cancel all waiting futures: whether the group was committed is not known here."""
+        """Stop for good and cancel all waiting futures: the outcome of the group's commit is unknown."""
         self.is_closed = True
         for entry in (*group, *self._alone, *self._waiting):
             entry.future.cancel()
@@ -302,20 +302,20 @@ class SqliteDriver:
 
 
 class _Files:
-    """The database's two files: a commit into one that was deleted or moved meanwhile is lost at the next start."""
+    """The database's two files. A commit into a deleted or moved file is lost at the next start."""
 
     def __init__(self, path: Path) -> None:
         self._folder = str(path.parent)
         self._paths = (str(path), f"{path}-wal")
         self._known: list[tuple[int, int]] | None = None
         self._unchanged_since = 0
-        """The time of the folder's last change when both were last found, if that was long enough before."""
+        """The folder's last change when both files were found, if that was long enough before."""
 
     def trouble(self) -> OSError | None:
-        """Say whether one is not where the next start looks for it: it is gone, or is another file.
+        """Check that both files are still in their place.
 
-        Asked on the event loop: the commit thread would wait for its turn after each question. While nothing in the
-        folder has changed, that is all there is to ask.
+        It runs on the event loop: the commit thread would wait for the interpreter after each call. If nothing in the
+        folder has changed, one call is enough.
         """
         try:
             changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - a Path would take twice as long
@@ -334,7 +334,7 @@ class _Files:
 
 
 class _Readers:
-    """A few threads with a connection each, for reads that may take a while."""
+    """Threads with a connection each, for long reads."""
 
     def __init__(self, path: Path) -> None:
         self.pool = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
@@ -363,7 +363,7 @@ class _Readers:
 
 
 def connect(path: Path, *, readonly: bool = False, wait_s: float = 10) -> sqlite3.Connection:
-    """Open a connection as all of them are: autocommit, WAL, every commit on the disk before it returns."""
+    """Open a connection with the settings that all share: autocommit, WAL, a commit on the disk before it returns."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512, timeout=10)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

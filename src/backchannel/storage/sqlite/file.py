@@ -1,4 +1,4 @@
-"""A database that is a SQLite file: what it must be, how it becomes current, and reading it without the store.
+"""A SQLite file: its checks, its schema, and reads without the store.
 
 A file that is corrupt, not ours or newer than this program is refused before anything is written.
 """
@@ -26,7 +26,7 @@ _PREFIX = "sqlite:///"
 
 
 class SqliteDatabase:
-    """One file, and those that SQLite keeps beside it; one gateway at a time works on it."""
+    """One file, and those that SQLite keeps beside it. One gateway at a time works on it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class SqliteDatabase:
     is_shared = False
 
     def open_wakeups(self, on_text: Callable[[str], None], *, polls: bool) -> None:
-        """There is nobody else."""
+        """Return nothing: no other gateway works on the file."""
 
     def hold(self, folder: StateFolder) -> None:
         folder.hold_database(self.path)
@@ -141,7 +141,7 @@ def _unreadable(path: Path, error: sqlite3.Error) -> Unavailable:
 
 
 def _refuse_emptied(path: Path, has_past: Callable[[], bool]) -> None:
-    """Refuse a file that is empty or missing and was not always so.
+    """Refuse a file that became empty or missing.
 
     Raises:
         DatabaseUnusable: a start would hide that everything is lost, or discard the commits that wait beside the file.
@@ -157,7 +157,7 @@ def _refuse_emptied(path: Path, has_past: Callable[[], bool]) -> None:
 
 
 def _has_log(path: Path) -> bool:
-    """Whether commits wait beside the file; whoever closes it last takes them over, at any moment."""
+    """Whether commits wait beside the file. Whoever closes it last merges them, at any moment."""
     try:
         return path.with_name(path.name + "-wal").stat().st_size > 0
     except FileNotFoundError:
