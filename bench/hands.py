@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from backchannel.agents import bubblewrap
 from backchannel.agents.gates import Gates
 from backchannel.agents.programs import Program, environment
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandboxes import Sandbox, Sandboxes
+from backchannel.agents.sandbox.bubblewrap import backend
+from backchannel.agents.sandbox.sandboxes import Sandbox, Sandboxes
 from backchannel.config.agents import SandboxRules
 from backchannel.config.load import config_from
 from backchannel.core.contracts import ToolContext
@@ -61,7 +61,7 @@ async def commands(world: World) -> Findings:
     sizes, state = world.sizes, world.new_folder()
     bare = Program(COMMAND, state, environment())
     kinds = {"off": bare}
-    if bubblewrap.why_not() is None:
+    if backend.why_not() is None:
         kinds["all"] = Sandbox(SandboxRules(), state, state).wrap(bare)
     for mode, program in kinds.items():
         took, floor = Timings(), Timings()

@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from backchannel.agents import bubblewrap
+from backchannel.agents.sandbox.bubblewrap import backend
 
 
 @pytest.fixture(scope="session")
 def real_sandbox() -> None:
     """Have bubblewrap, or skip; where `CI` is set its absence is a failure."""
-    problem = bubblewrap.why_not()
+    problem = backend.why_not()
     if problem is not None and os.environ.get("CI"):
         pytest.fail(problem)
     if problem is not None:

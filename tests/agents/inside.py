@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backchannel.agents.programs import Program, environment, leashed
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandboxes import Sandbox, Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandbox, Sandboxes
 from backchannel.config import config_from
 
 MAIN = "agent:main:main"

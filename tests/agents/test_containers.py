@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.agents import containers
 from backchannel.agents.programs import Program, ProgramLimits, environment
+from backchannel.agents.sandbox.docker import backend
 from backchannel.config.agents import SandboxRules
 
 
@@ -27,7 +27,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_container_is_confined_as_the_settings_say(tmp_path: Path) -> None:
     program = Program(("npx", "server"), tmp_path / "ws" / "sub", environment({"KEY": "secret"}))
     rules = SandboxRules(backend="docker", image="node:22", memory_mb=512, processes=50, cpu_seconds=9)
-    made = containers.wrapped(program, rules, tmp_path / "ws", tmp_path / "outs")
+    made = backend.wrapped(program, rules, tmp_path / "ws", tmp_path / "outs")
     line = " ".join(made.argv)
     assert line.startswith("podman run --rm --interactive --init --name backchannel-")
     for words in (
@@ -54,7 +54,7 @@ def test_a_container_is_told_of_certificates_of_its_own_and_not_of_those_of_this
     monkeypatch.setenv("SSL_CERT_FILE", "/home/me/ca.pem")
     monkeypatch.setenv("SSL_CERT_DIR", "/home/me/certs")
     program = Program(("npx", "server"), tmp_path, environment({"SSL_CERT_FILE": "/image/ca.pem"}))
-    made = containers.wrapped(program, SandboxRules(backend="docker", image="node:22"), tmp_path, tmp_path)
+    made = backend.wrapped(program, SandboxRules(backend="docker", image="node:22"), tmp_path, tmp_path)
     assert made.env["SSL_CERT_FILE"] == "/image/ca.pem"
     assert "SSL_CERT_DIR" not in made.env
 
@@ -66,7 +66,7 @@ def test_a_container_has_of_the_workspace_what_the_settings_say(
 ) -> None:
     program = Program(("true",), tmp_path, environment())
     rules = SandboxRules(backend="docker", network=True, workspace_access=access)  # type: ignore[arg-type]  # of the list
-    argv = containers.wrapped(program, rules, tmp_path, tmp_path / "outs").argv
+    argv = backend.wrapped(program, rules, tmp_path, tmp_path / "outs").argv
     assert f"{tmp_path}/outs:/outputs:ro" in argv
     assert argv.count("--volume") == (1 if volume is None else 2)
     assert volume is None or f"{tmp_path}{volume}" in argv
@@ -76,9 +76,9 @@ def test_a_container_has_of_the_workspace_what_the_settings_say(
 
 @pytest.mark.usefixtures("client")
 def test_a_daemon_that_does_not_answer_is_told() -> None:
-    assert containers.why_not() == "podman does not work here: cannot connect"
+    assert backend.why_not() == "podman does not work here: cannot connect"
 
 
 def test_where_there_is_neither_it_says_which_package_brings_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "apt-get install podman" in (containers.why_not() or "")
+    assert "apt-get install podman" in (backend.why_not() or "")

@@ -15,8 +15,8 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
-from backchannel.agents import bubblewrap
 from backchannel.agents.programs import Program, ProgramLimits, environment, leashed
+from backchannel.agents.sandbox.bubblewrap import backend
 from backchannel.config.agents import SandboxRules
 from tests.support.processes import all_ended, watched_in
 
@@ -184,7 +184,7 @@ def test_a_program_knows_the_certificates_of_this_machine_and_no_proxy_whose_add
 
 def test_a_sandbox_is_told_of_no_certificates_that_it_does_not_see(tmp_path: Path) -> None:
     ours = {"SSL_CERT_FILE": str(tmp_path / "ca.pem"), "SSL_CERT_DIR": "/etc/ssl/certs", "REQUESTS_CA_BUNDLE": "/usr/a"}
-    made = bubblewrap.wrapped(Program(("true",), None, environment(of=ours)), SandboxRules(), tmp_path)
+    made = backend.wrapped(Program(("true",), None, environment(of=ours)), SandboxRules(), tmp_path)
     assert "SSL_CERT_FILE" not in made.env
     assert (made.env["SSL_CERT_DIR"], made.env["REQUESTS_CA_BUNDLE"]) == ("/etc/ssl/certs", "/usr/a")
 

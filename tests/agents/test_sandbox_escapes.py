@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.agents.bubblewrap import SYSTEM_LINKS
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandboxes import Sandbox, Sandboxes
+from backchannel.agents.sandbox.bubblewrap.backend import SYSTEM_LINKS
+from backchannel.agents.sandbox.sandboxes import Sandbox, Sandboxes
 from backchannel.config import config_from
 from backchannel.config.agents import SandboxRules
 from tests.agents.inside import MAIN, inside
@@ -192,7 +192,7 @@ def test_killing_the_gateway_ends_what_runs_in_a_sandbox(tmp_path: Path) -> None
         "import subprocess, sys\n"
         "from pathlib import Path\n"
         "from backchannel.agents.programs import Program, environment, leashed\n"
-        "from backchannel.agents.sandboxes import Sandbox\n"
+        "from backchannel.agents.sandbox.sandboxes import Sandbox\n"
         "from backchannel.config.agents import SandboxRules\n"
         "script = 'trap \"\" TERM; (setsid sleep 601 &) ; echo ready; sleep 602'\n"
         "program = Program(('/bin/bash', '-c', script), None, environment())\n"

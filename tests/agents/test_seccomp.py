@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from backchannel.agents import seccomp
-from backchannel.agents.seccomp import build_filter, build_full_filters
+from backchannel.agents.sandbox.bubblewrap import seccomp
+from backchannel.agents.sandbox.bubblewrap.seccomp import build_filter, build_full_filters
 from tests.agents.inside import inside
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

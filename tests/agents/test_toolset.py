@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandboxes import Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandboxes
 from backchannel.agents.toolset import Tools
 from backchannel.config import config_from
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backchannel.agents import cgroups
 from backchannel.agents.programs import Program, environment, leashed
-from backchannel.agents.sandboxes import Sandbox
+from backchannel.agents.sandbox.sandboxes import Sandbox
 from backchannel.config.agents import SandboxRules
 
 COMMANDS = {

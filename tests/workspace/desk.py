@@ -11,7 +11,7 @@ import pytest
 
 from backchannel.agents.gates import Gates
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandboxes import Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandboxes
 from backchannel.config import config_from
 from backchannel.core.contracts import ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey

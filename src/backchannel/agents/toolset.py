@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandboxes import Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandboxes
 from backchannel.config.schema_agents import ToolNameSettings
 from backchannel.core.contracts import Effects, Tool, ToolContext, ToolOutput, ToolSource
 from backchannel.core.keys import KeyScheme, SessionKey

@@ -27,7 +27,7 @@ from backchannel.agents.demo import DemoModel
 from backchannel.agents.gates import Gates
 from backchannel.agents.models import Models
 from backchannel.agents.registry import AgentFunction, Agents
-from backchannel.agents.sandboxes import Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandboxes
 from backchannel.agents.toolset import ToolEffects, ToolFunction, Tools, tool_from
 from backchannel.channels.files import ReceivedFiles
 from backchannel.channels.inbound import Inbound

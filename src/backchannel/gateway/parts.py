@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backchannel.agents.gates import Gates
-from backchannel.agents.sandboxes import Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandboxes
 from backchannel.agents.toolset import Tools
 from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper

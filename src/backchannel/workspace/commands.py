@@ -19,7 +19,7 @@ from backchannel.agents.gates import Gate
 from backchannel.agents.leash import GRACE_S
 from backchannel.agents.programs import Program, environment, leashed
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandboxes import Sandbox, Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandbox, Sandboxes
 from backchannel.core.contracts import ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content

@@ -12,8 +12,8 @@ import os
 import shutil
 import sys
 
-from backchannel.agents import bubblewrap
 from backchannel.agents.programs import Program, environment
+from backchannel.agents.sandbox.bubblewrap import backend
 from backchannel.config.agents import SandboxRules
 from backchannel.core.text import cut, storable_text
 from backchannel.errors import InvalidRequest
@@ -80,8 +80,8 @@ def _program(place: Place, pattern: str, path: str) -> Program:
         with words_for(path), opened_folder(place, ()):
             pass
     written = storable_text(pattern)
-    if shutil.which("rg", path="/usr/local/bin:/usr/bin") and bubblewrap.why_not() is None:
-        return bubblewrap.wrapped(Program(_ripgrep(written, names), None, environment()), _RULES, place.root)
+    if shutil.which("rg", path="/usr/local/bin:/usr/bin") and backend.why_not() is None:
+        return backend.wrapped(Program(_ripgrep(written, names), None, environment()), _RULES, place.root)
     words = (sys.executable, "-I", "-m", "backchannel.workspace.grep", str(place.root), "/".join(names) or ".", written)
     return Program(words, place.root, environment())
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from backchannel.agents.gates import BACKGROUND, EXEC, Gates
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandboxes import Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandboxes
 from backchannel.config.schema import Config
 from backchannel.config.schema_agents import LONGEST_BACKGROUND_S
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput

@@ -30,7 +30,7 @@ from backchannel.agents.mcp.pipes import ServerEnded, program_transport
 from backchannel.agents.mcp.results import output_of
 from backchannel.agents.mcp.web import HttpAnswers, web_transport
 from backchannel.agents.programs import Program, environment
-from backchannel.agents.sandboxes import Sandbox, Sandboxes
+from backchannel.agents.sandbox.sandboxes import Sandbox, Sandboxes
 from backchannel.config.schema import Config
 from backchannel.config.schema_agents import McpServerSettings
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput

@@ -62,7 +62,7 @@ class ConfigChecked(NamedTuple):
 def look_for_problems(options: Options) -> ConfigChecked:
     """Look at the configuration, and at what it needs of this machine."""
     from backchannel.agents.models import why_not_asked
-    from backchannel.agents.sandboxes import BACKENDS
+    from backchannel.agents.sandbox.sandboxes import BACKENDS
     from backchannel.agents.toolset import SESSION_TOOL_GROUP
     from backchannel.channels.registry import why_no_channel
     from backchannel.config import Surroundings, check_config

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from backchannel.agents.models import ModelInfo
-from backchannel.agents.sandboxes import workspace_of
+from backchannel.agents.sandbox.sandboxes import workspace_of
 from backchannel.core.commands.commands import COMMANDS as CHAT_COMMANDS
 from backchannel.core.commands.commands import CommandForm, CommandSpec
 from backchannel.core.contracts import Price

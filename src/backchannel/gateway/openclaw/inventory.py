@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from backchannel.agents.sandboxes import workspace_of
+from backchannel.agents.sandbox.sandboxes import workspace_of
 from backchannel.core.contracts import Tool
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, Channel
 from backchannel.core.text import quoted

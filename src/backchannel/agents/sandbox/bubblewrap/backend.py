@@ -19,7 +19,7 @@ from pathlib import Path
 
 from backchannel.agents.leash import FILTER
 from backchannel.agents.programs import CERTIFICATES, Program, ProgramLimits, leashed
-from backchannel.agents.seccomp import build_filter, build_full_filters, why_no_filter
+from backchannel.agents.sandbox.bubblewrap.seccomp import build_filter, build_full_filters, why_no_filter
 from backchannel.config.agents import SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, USUAL_PATH
 
@@ -47,7 +47,7 @@ _SHOWN = (
 )
 SHOWN_WITH_NETWORK = ("/etc/hosts", "/etc/resolv.conf")
 USER = "1000"
-ETC = Path(__file__).parent / "sandbox_etc"
+ETC = Path(__file__).parent / "etc"
 """Our own `passwd` and `group`, since the system's tell who has accounts here."""
 _PROBE_LIMIT_S = 10.0
 FILE_BYTES = 1 << 30

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from backchannel.agents import bubblewrap, cgroups, containers, seccomp
+from backchannel.agents import cgroups
 from backchannel.agents.programs import Program
 from backchannel.agents.registry import Agents
+from backchannel.agents.sandbox.bubblewrap import backend as bubblewrap
+from backchannel.agents.sandbox.bubblewrap import seccomp
+from backchannel.agents.sandbox.docker import backend as containers
 from backchannel.config.agents import AgentSettings, SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, why_unseen
 from backchannel.config.schema_agents import SandboxBackend

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from backchannel.agents.bubblewrap import SCRATCH, disk_limits
 from backchannel.agents.programs import CERTIFICATES, PASSED_ON, PASSED_ON_PREFIX, Program
+from backchannel.agents.sandbox.bubblewrap.backend import SCRATCH, disk_limits
 from backchannel.config.agents import SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS
 

@@ -1,0 +1,1 @@
+"""Sandboxes, and the backends that make them."""

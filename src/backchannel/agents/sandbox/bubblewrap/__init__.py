@@ -1,0 +1,1 @@
+"""Sandboxes of bubblewrap: Linux namespaces, without root."""
