@@ -6,7 +6,7 @@ A snippet is a fenced block. What its language means here:
   serves for ever has a test of its own.
 - `console`: lines `$ command`, each followed by what it prints; `…` stands for anything.
 - `json5`: a whole configuration.
-- `sh`, `text`, `ini`, `json`, `yaml`: shown only.
+- `sh`, `text`, `ini`, `json`, `yaml`, `toml`: shown only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SHOWN_ONLY = ("sh", "text", "ini", "json", "yaml")
+SHOWN_ONLY = ("sh", "text", "ini", "json", "yaml", "toml")
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
