@@ -28,7 +28,7 @@ endef
 PIP = $(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.$(1)'
 
 # What tests use of the system, as program:package of Debian; services that come with it are not to start. Where it is missing they are skipped, and fail where CI is set.
-NEEDS := chromium:chromium bwrap:bubblewrap rg:ripgrep pgbouncer:pgbouncer
+NEEDS := chromium-headless-shell:chromium-headless-shell bwrap:bubblewrap rg:ripgrep pgbouncer:pgbouncer
 APT   := apt-get -o Acquire::Retries=3
 
 # Stamps are newer than what they were made from, so a changed dependency installs again. Running needs the first alone.

@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).parent / "page.js"
 
 async def page_views(world: World) -> Findings:
     """The list, a long transcript, scrolling through it, and what is new on the screen."""
-    program = shutil.which("chromium")
+    program = shutil.which("chromium") or shutil.which("chromium-headless-shell")
     if program is None:
         yield "not measured: there is no chromium here"
         return
