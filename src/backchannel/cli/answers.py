@@ -1,6 +1,6 @@
-"""The types of the gateway's answers, for commands: imported when the first of them is used.
+"""Types of the gateway's answers, imported when a command first uses one.
 
-Making them takes as long as a fifth of `backchannel --help`, which needs none of them.
+Making these types takes a fifth of the time of `backchannel --help`, which needs none of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program's own gateway: found by `module:name`, as `up --app` names it, and served again when its files change."""
+"""Gateways that programs make, for `up --app module:name` and its `--reload`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HOW = "write MODULE:NAME, such as shop:gateway for the variable `gateway` in shop.py"
 CHANGES = (".py", ".json5", ".json", ".md")
-"""The files whose change starts a program again: code, configuration, and instructions of agents."""
+"""A change of these files restarts a program: code, configuration, and instructions of agents."""
 RELOADER = "BACKCHANNEL_RELOADER"
 """The process that starts this one again on changes; only it sets this variable."""
 PR_SET_PDEATHSIG = 1
@@ -32,7 +32,7 @@ PR_SET_PDEATHSIG = 1
 def load_app(name: str, options: Options, *, host: str | None, port: int | None) -> Gateway:
     """Import the gateway that a program makes, from the current folder.
 
-    What the program says of its configuration and its state folder wins over the options, which fill in the rest.
+    The configuration and state folder that the program sets win over the options, which fill in the rest.
 
     Raises:
         CommandFailed: there is no such module, or no gateway in it.
@@ -88,7 +88,7 @@ def _what_is_there(module: Any, attribute: str, kind: type) -> str:
 def complete(
     options: Options, config: Mapping[str, Any] | None, state: Path | None, *, host: str | None, port: int | None
 ) -> Config:
-    """Make the configuration of a gateway that a program opens: its own words first, then the options."""
+    """Make the configuration of a program's gateway: its own settings first, then the options."""
     from backchannel.config import config_from
 
     if config is None and state is None:
@@ -100,7 +100,7 @@ def complete(
 
 
 def end_with_reloader() -> None:
-    """If `--reload` has started this process, be ended when that one ends, also by `kill -9`; on Linux."""
+    """End this process with the `--reload` process that started it, even after `kill -9`; on Linux."""
     reloader = os.environ.pop(RELOADER, None)
     if reloader is None or sys.platform != "linux":
         return
@@ -117,13 +117,13 @@ def _is_state(file: Path, here: Path) -> bool:
 
 
 def serve_again_on_change() -> None:
-    """Run this very command without `--reload` in a process of its own, and start it anew when a file changes."""
+    """Run this command without `--reload` in its own process, and restart it when a file changes."""
     from watchfiles import Change, DefaultFilter, run_process
 
     here = Path.cwd()
 
     class Watched(DefaultFilter):
-        """What belongs to the program: not what agents write into a state folder."""
+        """Files of the program, without those that agents write into a state folder."""
 
         def __call__(self, change: Change, path: str) -> bool:
             return path.endswith(CHANGES) and super().__call__(change, path) and not _is_state(Path(path), here)

@@ -40,7 +40,7 @@ LONGEST_PAUSE_S = 3.0
 
 
 class Unreadable(GatewayError):
-    """What the gateway answered has another shape than its answers have here."""
+    """An answer of the gateway has another shape than this version knows."""
 
     code = "unreadable_answer"
 
@@ -273,10 +273,10 @@ def ask(options: Options, method: str, shape: type[T], /, **params: Any) -> T:
 
 
 class Link:
-    """Holds one connection, and makes a new one when the old one is lost.
+    """One connection, which is made again when it is lost.
 
-    Only a lost connection is waited for: if there is no gateway at the start, that is an error. A gateway that is
-    there and cannot do what it is asked, because its database is away, is waited for too, with the connection kept.
+    Without a gateway at the start, that is an error. Later a `Link` waits: for a lost gateway to come back, and for
+    a gateway whose database is away, with the connection kept.
     """
 
     def __init__(
@@ -301,11 +301,11 @@ class Link:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the gateway is away, or cannot do what it was asked."""
+        """True while the gateway is away, or cannot do what it was asked."""
         return self._client is None or self._pause_s > 0
 
     def client(self) -> GatewayClient:
-        """Give the connection, waiting for the gateway to come back if it went away, or until it may be asked again.
+        """Give the connection. Wait for a lost gateway, or until it may be asked again.
 
         Raises:
             NoGateway: there was none from the start.
@@ -322,7 +322,7 @@ class Link:
         return GatewayClient.connect(find_gateway(self._options, is_patient=True))
 
     def ask(self, request: Callable[[GatewayClient], T]) -> T:
-        """Make a request, and repeat it each time that the gateway went away before it had answered.
+        """Make a request, and repeat it whenever the gateway goes away before it answers.
 
         Raises:
             CallFailed: the gateway is there and refuses.
@@ -340,7 +340,7 @@ class Link:
                 return answer
 
     def hold_off(self, refused: CallFailed) -> None:
-        """Take a refusal that may pass: the next request waits a moment. What is wrong is said once.
+        """Delay the next request after a refusal that may pass. The problem is shown once.
 
         Raises:
             CallFailed: it will not pass.
@@ -355,7 +355,7 @@ class Link:
         self._pause_s = min(max(FIRST_PAUSE_S, self._pause_s * 2), LONGEST_PAUSE_S)
 
     def worked(self) -> None:
-        """Tell that a request was answered, once after some were refused for now."""
+        """Say once that requests are answered again, after some were refused."""
         if self._pause_s:
             self._pause_s = 0.0
             self._on_change("It works again.")

@@ -1,8 +1,8 @@
-"""Following work to its end, over restarts of the gateway: one message and its reply, a run, an exchange, a receipt.
+"""Messages, runs, exchanges and receipts that a command follows to their end.
 
-Each message has a key of its own under which the gateway takes it once. So after a lost connection it is simply sent
-again: a gateway that has it answers with the run that is under way, one that does not have it takes it now. How a run
-ends is read from the gateway's rows, never from an event alone: an event that was missed holds up nothing.
+Each message has an idempotency key, so after a lost connection it is simply sent again. A gateway that has the message
+answers with its run; otherwise it takes the message now. The end of a run is read from the gateway's rows, never from
+an event alone, so a missed event delays nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backchannel.core.commands.control_words import is_control_word
 from backchannel.errors import GatewayError
 
 _LONGEST_WAIT_MS = 60_000
-"""One request to the gateway waits no longer; then it is made again."""
+"""The longest wait of one request. After it the request is made again."""
 _LOOK_AGAIN_S = 1.0
 """How often the receipt is read when no event comes."""
 
@@ -32,12 +32,12 @@ _OPEN = ("pending", "sending")
 
 T = TypeVar("T")
 Ended: TypeAlias = "answers.RunWaited | answers.ChatStarted"
-"""How a message ended: its run, or a chat command, which has none."""
+"""The end of a message: its run, or a chat command, which has no run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSeen:
-    """What a client knows of a receipt."""
+    """A receipt as a client knows it."""
 
     id: str
     state: str
@@ -45,11 +45,11 @@ class ReceiptSeen:
 
     @property
     def is_on_its_way(self) -> bool:
-        """Whether more is to be seen soon; a delivery that waits for its next attempt may take an hour."""
+        """True if more is to be seen soon. The next attempt of a delivery may be an hour away."""
         return self.state in _OPEN and not self.error
 
     def show(self) -> None:
-        """Print what became of a delivery to a chat."""
+        """Print the state of a delivery to a chat."""
         say(f"receipt {self.id}: {self.state}{f': {self.error}' if self.error else ''}")
 
 
@@ -64,7 +64,7 @@ class StoppedWaiting(GatewayError):
 
 
 class ReplyView:
-    """Prints a reply as it grows; what is printed stays, so a reply that starts over continues where it was."""
+    """Prints a reply as it grows. Printed text stays: a reply that starts over continues after it."""
 
     def __init__(self, run_id: str, *, is_live: bool) -> None:
         self._run_id = run_id
@@ -75,7 +75,7 @@ class ReplyView:
         self._spinner = Spinner("waiting for the reply")
 
     def hear(self, event: Payload) -> None:
-        """Take an event of the connection; those of other runs are left alone."""
+        """Take an event of the connection. Events of other runs are ignored."""
         payload = event["payload"]
         if not self._is_live or payload.get("runId") != self._run_id:
             return
@@ -112,7 +112,7 @@ class ReplyView:
         say_dim(text, err=not self._is_live)
 
     def end(self, reply: str) -> None:
-        """Print what of the reply has not been printed yet."""
+        """Print the rest of the reply."""
         if reply and not is_control_word(reply):
             self._grow(reply)
         self.close()
@@ -222,7 +222,7 @@ def wait_for_run(
 
 
 def ends_step(event: Payload) -> bool:
-    """Whether an event says that a run has ended or a receipt has changed."""
+    """True if an event says that a run ended or a receipt changed."""
     payload = event["payload"]
     match event["event"]:
         case "agent":

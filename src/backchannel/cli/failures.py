@@ -1,4 +1,4 @@
-"""Runs that gave no answer, shown where their messages stand: `chat` when it opens, and `history`."""
+"""Runs without an answer, shown among the messages in `chat` and `history`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FAILED = ("error", "timeout", "aborted")
 _RETRIED = ("error", "timeout")
 _REASON_SHOWN = 300
 _OTHERS = 50
-"""How many failed runs may lie between, whose messages say nothing to people."""
+"""The most failed runs between two messages that are shown."""
 HowEnded: TypeAlias = "answers.RunWaited | answers.ChatStarted | answers.RunRow"
 
 
 def load_failed(client: GatewayClient, session: str, ids: Collection[str]) -> list[answers.RunRow]:
-    """Load those of the newest runs of a session that gave no answer, the oldest first."""
+    """Load the newest runs of a session that gave no answer, the oldest first."""
     if not ids:
         return []
     wanted = {"sessionKey": session, "states": _FAILED, "limit": len(ids) + _OTHERS}
@@ -45,27 +45,27 @@ def runs_of(messages: Sequence[Message]) -> set[str]:
 def interleaved(
     messages: Sequence[Message], failed: Sequence[answers.RunRow]
 ) -> Iterator[tuple[Message, list[answers.RunRow]]]:
-    """Give the messages in order, the last one of a run that failed together with that run."""
+    """Give the messages in order. The last message of a failed run comes with that run."""
     last = {message.run_id: message.id for message in messages}
     for message in messages:
         yield message, [run for run in failed if last.get(run.run_id) == message.id]
 
 
 def show_failure(options: Options, run: answers.RunRow) -> None:
-    """Print how a run ended that gave no answer, and how to start it once more."""
+    """Print the end of a run without an answer, and how to retry it."""
     say_dim(failure_text(options, run.run_id, run))
     if is_terminal(sys.stdout):
         say()
 
 
 def failure_text(options: Options, run_id: str, ended: HowEnded) -> str:
-    """Say in a line how a run ended that gave no answer."""
+    """Say in a line how a run without an answer ended."""
     how = options.spell(how_it_ended(ended))
     return f"{how} · {options.command('runs', 'retry', run_id)}" if ended.status in _RETRIED else how
 
 
 def retry_text(retry: answers.RetryRow) -> str:
-    """Say that a model failed and is asked again, for which time, and why."""
+    """Say that a model call is retried, the number of the retry, and why."""
     return f"asked again, {retry.attempt + 1} of {retry.attempts}: {one_line(retry.error, _REASON_SHOWN)}"
 
 

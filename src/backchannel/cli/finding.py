@@ -1,6 +1,6 @@
-"""Finding the running gateway: as an address is given, else where that of the state folder says it listens.
+"""The running gateway's address: as given, or as the state folder records it.
 
-Every command imports this module, so what is slow to import is imported where it is used.
+Every command imports this module, so slow imports stand where they are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from backchannel.config import Config
 
 STARTING_S = 5.0
-"""How long after it took its state folder a gateway may need to listen."""
+"""How long a gateway may take to listen after it locked its state folder."""
 STARTING_LOOK_S = 0.05
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 (read, not bound)
@@ -34,12 +34,12 @@ class NoGateway(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
-    """Where a gateway is, how to get in, and how to start it if it is not there."""
+    """The address of a gateway, its token, and the command that starts it."""
 
     url: str
     token: str | None = field(repr=False)
     start: str | None = "backchannel up"
-    """The command that starts it; None where the address was given: it may be anywhere."""
+    """The command that starts the gateway. None if the address was given, since it may be anywhere."""
 
     @property
     def missing(self) -> NoGateway:
@@ -54,9 +54,9 @@ class GatewayAddress:
 
 
 def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddress:
-    """Find out where the gateway is: as given, else where that of the state folder says it listens.
+    """Find the gateway: at the given address, else where the state folder says that it listens.
 
-    A gateway that has just taken the state folder may not listen yet; with `is_patient` it is waited for.
+    A gateway that has just locked the state folder may not listen yet. With `is_patient`, wait for it.
 
     A port that is only configured is not tried: another program may listen there by now, and would get the token.
 
@@ -80,7 +80,7 @@ def find_gateway(options: Options, *, is_patient: bool = False) -> GatewayAddres
 
 
 def _address_soon(state: Path) -> str | None:
-    """Wait for a gateway that is starting to listen; None where none is, or where it takes longer than others do."""
+    """Wait for a starting gateway to listen; None if none starts, or if it takes too long."""
     from backchannel.storage.files.folder import held_since, load_address
 
     is_told = False
@@ -96,10 +96,10 @@ def _address_soon(state: Path) -> str | None:
 
 
 def _why_absent(config: Config, start: str) -> str:
-    """Say why no gateway can be reached on a state folder, and what would help.
+    """Say why no gateway answers for a state folder, and what would help.
 
-    `up` is not always what helps: on the folder of an application its function agents would be missing, and it is
-    refused while the application runs.
+    `up` does not always help. On the folder of an application it lacks the function agents, and it is refused while
+    the application runs.
     """
     from backchannel.storage.files.folder import holder_of
 
@@ -121,7 +121,7 @@ def _why_absent(config: Config, start: str) -> str:
 
 
 def _function_agents(config: Config) -> list[str]:
-    """Name the agents that an application has brought, as far as the database can be read."""
+    """Name the function agents of an application, if the database can be read."""
     from backchannel.storage.databases import database_at
     from backchannel.storage.units import recovery
 
@@ -143,7 +143,7 @@ def _load(file: Path) -> str | None:
 
 
 def local_address(url: str, token: str | None) -> GatewayAddress:
-    """The address of a gateway for clients on this machine, whatever it listens on."""
+    """Give the address of a gateway for clients on this machine."""
     return GatewayAddress(_websocket_url(url), token)
 
 

@@ -1,9 +1,8 @@
-"""What is given to a command, taken as it is where there is little to convert.
+"""Plain values of options, taken without pydantic.
 
-Typer converts each value with pydantic, also those of options that were not given; importing that takes as long as
-importing typer, and a gateway would keep it in memory for good. Most commands are given nothing, or texts, whole
-numbers and paths in which nothing is wrong, and do without it. Everything else is left to typer, which says what is
-wrong.
+Typer converts each value with pydantic, also the values of options that were not given. Importing pydantic takes as
+long as importing typer, and a gateway would keep it in memory. Most commands get nothing, or valid texts, whole numbers
+and paths: these are converted here. Everything else is left to typer, which reports errors.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _LEFT_TO_TYPER = object()
 
 
 def spare_conversion(command: Any) -> None:
-    """Let a command take what is plain, and what it was not given, without pydantic."""
+    """Let a command convert plain and missing values without pydantic."""
     whole = command.get_params
 
     def get_params(ctx: Any) -> Any:  # not once for all: `--help` and what completion needs are added later
@@ -31,7 +30,7 @@ def spare_conversion(command: Any) -> None:
 
 
 def _process(param: Any, ctx: Any, value: Any) -> Any:
-    """Do what `process_value` of a parameter does: convert, refuse what is missing, call back."""
+    """Do what `process_value` of a parameter does: convert, check that it is there, call back."""
     converted = _converted(param, value)
     if converted is _LEFT_TO_TYPER:
         return type(param).process_value(param, ctx, value)
@@ -66,7 +65,7 @@ def _as_number(value: str, info: Any) -> Any:
 
 
 def _as_path(value: str, info: Any) -> Any:
-    """Take a path that may or may not be there, and can be read if it is."""
+    """Take a path that does not exist, or that can be read."""
     asks_more = info.exists or info.resolve_path or info.writable or not (info.file_okay and info.dir_okay)
     if asks_more or not value or (os.access(value, os.F_OK) and not os.access(value, os.R_OK)):
         return _LEFT_TO_TYPER

@@ -1,8 +1,8 @@
-"""What stays up to date until Ctrl-C: the tables of `--watch`, and the loop and the screen of `watch` too.
+"""Views that stay up to date until Ctrl-C, for `--watch` and `watch`.
 
-The gateway's events say only that something is new. What is shown is then read again, a few times a
-second at most, so nothing depends on an event that was missed, and a restart of the gateway is one more reason to read.
-On a terminal it is drawn anew in place; elsewhere whatever changed gets a line of its own.
+The gateway's events only say that something changed. The view then reads again, at most a few times a second. So
+nothing depends on a missed event, and a restart of the gateway is only one more reason to read. A terminal is redrawn
+in place. Elsewhere each change is a line.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ShownT = TypeVar("ShownT", contravariant=True)
 SessionT = TypeVar("SessionT", bound="answers.SessionRow | answers.TreeNode", covariant=True)
 RowT = TypeVar("RowT", bound="answers.SessionRow | answers.TreeNode")
 REDRAW_S = 0.25
-"""The least time between two looks at the gateway, however much happens."""
+"""The least time between two reads, however many events come."""
 _TICK_S = 1.0
-"""How often ages are drawn anew."""
+"""How often ages are redrawn."""
 HEAD_LINES = 2
-"""What stands above a table: the time, and an empty line."""
+"""The lines above a table: the time, and an empty line."""
 LOOK_AGAIN_S = 10.0
-"""How often the gateway is asked though no event came: some rows leave a view by growing old."""
+"""How often a view is read without an event: some rows leave it by their age."""
 
 
 class TableSnapshot(Protocol[SessionT]):
@@ -74,7 +74,7 @@ class TableView(ABC, Generic[RowT]):
 
 
 class Display(Protocol[ShownT]):
-    """Where what is watched is shown."""
+    """The place where a view is shown."""
 
     def __enter__(self) -> Self: ...
 
@@ -83,11 +83,11 @@ class Display(Protocol[ShownT]):
     ) -> None: ...
 
     def show(self, snapshot: ShownT, deleted: set[str]) -> None:
-        """Show what there is now; `deleted` names the sessions that were deleted since the last time."""
+        """Show a snapshot. `deleted` names the sessions that were deleted since the last one."""
         ...
 
     def tick(self) -> None:
-        """Called several times a second: draw ages anew, or notice that the output was closed."""
+        """Redraw ages, or notice that the output was closed. Called several times a second."""
         ...
 
     def note(self, text: str) -> None:
@@ -96,11 +96,11 @@ class Display(Protocol[ShownT]):
 
 
 class WatchedView(Protocol[LoadedT]):
-    """What is watched: how it is read, and what makes it worth reading again."""
+    """A view: how it is read, and which events make it read again."""
 
     @property
     def look_again_s(self) -> float:
-        """After how long it is read again though no news came."""
+        """After how long it is read again without news."""
         ...
 
     def load(self, client: GatewayClient) -> LoadedT:
@@ -108,7 +108,7 @@ class WatchedView(Protocol[LoadedT]):
         ...
 
     def is_news(self, event: Payload) -> bool:
-        """Whether an event says that there is something new to read."""
+        """True if an event says that there is something new to read."""
         ...
 
 
@@ -130,7 +130,7 @@ def watch_table(options: Options, view: TableView[RowT], lines: Lines[RowT], *, 
 
 
 def is_drawn(*, as_json: bool) -> bool:
-    """Whether there is a terminal to draw on; otherwise each change is a line."""
+    """True if there is a terminal to draw on. Otherwise each change is a line."""
     return not as_json and is_terminal(sys.stdout) and not console().is_dumb_terminal
 
 
@@ -148,7 +148,7 @@ def _follow(
 
 
 def _wait_for_news(client: GatewayClient, source: WatchedView[SeenT], display: Display[SeenT]) -> set[str]:
-    """Return when there is something new and the last look is some time ago; gives the sessions that were deleted."""
+    """Wait until it is time to read again; returns the sessions that were deleted meanwhile."""
     looked = time.monotonic()
     is_news = False
     deleted: set[str] = set()
@@ -170,7 +170,7 @@ def _pause(display: Display[SeenT], for_s: float) -> None:
 
 
 class ScreenDrawing(ABC, Generic[SeenT]):
-    """A picture on a terminal's second screen, where it can be drawn anew however the window changes."""
+    """A picture on a terminal's second screen, which is redrawn when the window changes."""
 
     def __init__(self) -> None:
         from rich.live import Live
@@ -184,11 +184,11 @@ class ScreenDrawing(ABC, Generic[SeenT]):
 
     @abstractmethod
     def picture(self, snapshot: SeenT | None, note: str, since_ms: int) -> RenderableType:
-        """Make what is seen, `since_ms` after the snapshot was loaded; a note is about the connection."""
+        """Draw the snapshot, `since_ms` after it was loaded. A note is about the connection."""
 
     @abstractmethod
     def last(self, snapshot: SeenT, since_ms: int) -> RenderableType:
-        """Make what stays on the first screen at the end."""
+        """Draw what stays on the first screen at the end."""
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -236,7 +236,7 @@ class Screen(ScreenDrawing[TableSnapshot[Any]]):
         return _drawn(snapshot.table(snapshot.ts + since_ms))
 
     def _fitting(self, table: TableRows) -> RenderableType:
-        """The table as far as the window reaches, and how much of it is below."""
+        """Draw the rows that fit into the window, and count the others."""
         from rich.console import Group
         from rich.text import Text
 
@@ -267,7 +267,7 @@ class PipedOutput:
         pass
 
     def tick(self) -> None:
-        """End when the reader of the pipe has gone; otherwise only writing the next line would notice."""
+        """End when the reader of the pipe has gone. Otherwise only the next line would notice."""
         poll = select.poll()
         poll.register(sys.stdout, 0)
         if any(events & select.POLLERR for _, events in poll.poll(0)):
@@ -278,7 +278,7 @@ class PipedOutput:
 
 
 class Lines(PipedOutput, Generic[RowT]):
-    """A line for each session at first, and for each that changes from then on; JSON is made by `plain_of`."""
+    """A line for each session, then for each session that changes. `plain_of` makes the JSON."""
 
     def __init__(
         self, line_of: Callable[[RowT], str], *, as_json: bool, plain_of: Callable[[RowT], object] = lambda row: row
@@ -308,5 +308,5 @@ class Lines(PipedOutput, Generic[RowT]):
 
 
 def deleted_session(key: str, now_ms: int) -> dict[str, object]:
-    """What is told of a session that was deleted, in the place of its row."""
+    """Make the JSON of a deleted session, in place of its row."""
     return {"key": key, "status": "deleted", "updatedAt": now_ms}

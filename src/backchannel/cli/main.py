@@ -1,10 +1,9 @@
-"""The command line: `backchannel`.
+"""The command line `backchannel`: the table of commands, global options, help and errors.
 
-`up`, `init`, `config`, `import`, `export` and `migrate` work on this machine; every other command is a client of the
-running gateway. `CLI_COMMANDS` lists them all: help and completion are made of that table, and only the command that is
-asked for is imported and built, so that more commands do not slow down the others. What a command needs is imported
-when it runs. `Commands` gives all of them the global options, before and after each, help by theme, and errors without
-a traceback.
+`up`, `init`, `config`, `import`, `export` and `migrate` work on this machine. Every other command is a client of the
+running gateway. Help and completion are made from `CLI_COMMANDS`. Only the command that is asked for is imported and
+built, so more commands do not slow down the others. A command imports what it needs when it runs. `Commands` gives all
+commands the global options, help by theme, and errors without a traceback.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from backchannel.version import __version__
 AFTER_EVERY_HELP = "--state, --config, --url and --json go with every command, before or after it: backchannel --help"
 
 _MEANT = {"list": "sessions", "ls": "sessions", "start": "up", "serve": "up"}
-"""What people try first, and which command it is here."""
+"""Words that people try first, and the command that each means."""
 
 START, TALK, LOOK, DECIDE, MOVE = (
     "Start it",
@@ -94,7 +93,7 @@ CLI_COMMANDS = {
     "tools": CommandListed(MOVE, "tools.app", "List, show and call the session tools."),
     "transcripts": CommandListed(MOVE, "transcripts.app", "Rebuild transcript files."),
 }
-"""All commands, in the order of the reference; what is said of each is the first sentence of its own help."""
+"""All commands, in the order of the reference. The text is the first sentence of the command's help."""
 
 
 class _OnDemand(Mapping[str, Any]):
@@ -156,7 +155,7 @@ class Commands(TyperGroup):
                 formatter.write_dl(entries)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Complete a name or an option, as a group would in which the commands are only listed."""
+        """Complete a name or an option from the table, without building commands."""
         listing = copy(ctx)
         listing.command = TyperGroup(name=self.name, params=self.params, commands=dict(CLI_COMMANDS))
         return listing.command.shell_complete(listing, incomplete)
@@ -184,7 +183,7 @@ def _has(command: Any, name: str) -> bool:
 
 
 def _repeated(param: Any) -> Any:
-    """Copy a global option for one command; given there, it counts as if it stood before the command."""
+    """Copy a global option for one command. After the command it means the same as before it."""
     again = copy(param)
     again.hidden, again.expose_value = True, False
     again.callback = _keep
@@ -200,7 +199,7 @@ def _keep(ctx: Any, param: Any, value: Any) -> None:
 
 
 def _refuse_status(command: Any, folder: Path) -> None:
-    """Refuse `--state failed` and the like: `--state` is the state folder, and the status of a run was meant."""
+    """Refuse `--state failed` and the like: the status was meant, and `--state` is the state folder."""
     from backchannel.core.delivery.delivery import DeliveryState
     from backchannel.core.runs import RunState
 
@@ -250,7 +249,7 @@ def _options(
 
 
 def _open_missing_streams() -> None:
-    """Open what a launcher has closed of 0, 1 and 2, as `up <&-` does: else a socket of ours is given its number."""
+    """Open closed standard streams, as after `up <&-`. Otherwise a socket would get the number 0, 1 or 2."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)

@@ -1,8 +1,8 @@
 """The bridge between an MCP client on standard input and output and the running gateway.
 
-Every question is put to the gateway's own MCP door, so that the token, `--as` and the rules of a session decide here as
-they do there. A gateway that went away is waited for: the question is put again, under the same key, so that a call
-which had been taken before is not made twice.
+Every request goes to the gateway's own MCP door. So the token, `--as` and the rules of a session decide as they do
+there. While the gateway is away the bridge waits. It then repeats the request under the same key, so no call is made
+twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, build_server
 _PATIENCE_S = 30.0
 """How long a call waits for a gateway that went away, before it fails."""
 SILENCE_S = 60.0
-"""How long an answer may be silent; the gateway gives a sign of life every 15 s."""
+"""The longest silence within an answer. The gateway sends a sign of life every 15 s."""
 
 Incoming: TypeAlias = SessionMessage | Exception
 Streams: TypeAlias = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
@@ -51,7 +51,7 @@ _THIS_MACHINE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
 def serve(options: Options, session: str | None) -> None:
     """Speak MCP until standard input is closed.
 
-    A gateway that is not there yet is waited for: the client that started this program may have come first.
+    It waits for a gateway that is not there yet: the MCP client may start first.
 
     Raises:
         NoGateway: what answers is something else.
@@ -78,9 +78,9 @@ async def _serve(options: Options, session: str | None) -> None:
 
 
 def _watch_reader(output: int) -> select.epoll | None:
-    """Give what can be read from once nobody reads our output any more; None where there is no such thing.
+    """Give a file that becomes readable when nobody reads our output any more; None without one.
 
-    Otherwise that is noticed when the next answer is written, which may take as long as a call does.
+    Otherwise only the next answer would notice it, which may take as long as a call.
     """
     if not hasattr(select, "epoll"):
         return None
@@ -100,7 +100,7 @@ def http_client() -> httpx2.AsyncClient:
 
 
 class GatewayRefusal(CallFailed):
-    """What the gateway answered instead of a result, passed on as it came."""
+    """The gateway's error answer, passed on as it came."""
 
     def __init__(self, error: Payload) -> None:
         super().__init__(error)
@@ -133,7 +133,7 @@ class GatewayTools:
         """What to say when a gateway answers; None while there is one."""
 
     async def check(self) -> None:
-        """Find out whether the gateway lets this client in, if there is one yet; else say that it is waited for.
+        """Check that the gateway lets this client in. Without a gateway, say that this waits for one.
 
         Raises:
             NoGateway, SessionNotFound, CallFailed
@@ -157,7 +157,7 @@ class GatewayTools:
         return result
 
     async def _ask(self, method: str, params: Payload) -> Payload:
-        """Put a question to the gateway, again and again while there is none.
+        """Make a request, and repeat it while there is no gateway.
 
         Raises:
             NoGateway: there was none for too long.
@@ -188,7 +188,7 @@ class GatewayTools:
             self._on_return = None
 
     async def _post(self, method: str, params: Payload) -> Payload:
-        """Put a question to the gateway, wherever it is by now.
+        """Make a request to the gateway at its current address.
 
         Raises:
             GatewayLost: no answer came.

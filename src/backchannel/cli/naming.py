@@ -1,4 +1,4 @@
-"""Names that people type: sessions by key, id, label or agent, and all else by the beginning of an id."""
+"""Names that people type: of sessions by key, id, label or agent, and beginnings of ids."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from backchannel.core.text import quoted
 from backchannel.errors import SessionNotFound
 
 WHICH = "a key, `main`, a session id or its beginning, a label, or an agent's id"
-"""What names a session, for the help of commands."""
+"""The names of a session, for the help of commands."""
 
 _PLAIN = re.compile(rf"[^{GAP}]*:[^{GAP}]*|main|current|node-[^{GAP}]*|{UUID}|\s*", re.IGNORECASE)
 _CHILD_BEGINNING = re.compile(r"(?P<agent>agent:[^:]+:)?subagent:(?P<id>[0-9a-f][0-9a-f-]{3,34})", re.IGNORECASE)
-"""A sub-agent's key without its end. Other keys are never looked up so: one that is written whole may be new."""
+"""A sub-agent's key without its end. Other keys are not looked up: a whole key may be new."""
 _WHOLE = re.compile(rf"[0-9a-f]{{32}}|{UUID}")
 
 Name = TypeVar("Name", str, str | None)
 
 
 def find_key(options: Options, name: Name, caller: str | None = None) -> Name:
-    """Find the key of the session that a name means; what can only be a key or an id is left to the gateway.
+    """Find the key of the session that a name means. Whole keys and ids are left to the gateway.
 
-    With a caller, bare keys are those of its agent, as they are for the caller itself.
+    With a caller, bare keys belong to its agent, as for the caller itself.
 
     Raises:
         SessionNotFound: no session and no agent is called so.
@@ -53,7 +53,7 @@ def find_key(options: Options, name: Name, caller: str | None = None) -> Name:
 
 
 def find_id(options: Options, kind: IdKind, written: str) -> str:
-    """Find the id that begins so; a whole one is not looked up.
+    """Find the id with this beginning. A whole id is not looked up.
 
     Raises:
         CallFailed: none begins so, or several do.
@@ -109,7 +109,7 @@ def _resolved(client: GatewayClient, **asked: str | None) -> str | None:
 
 
 def _agent_of(caller: str | None) -> str | None:
-    """The agent that a full key names; any other caller is one of the default agent."""
+    """Give the agent of a full key; None for any other caller."""
     from backchannel.core.keys import SessionKey
     from backchannel.errors import InvalidSessionKey
 

@@ -1,4 +1,4 @@
-"""What all commands share: the global options, how a command is written for people to type, errors and exit codes."""
+"""Global options, commands as people type them, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LISTED_BY = {
 
 
 def _said_anywhere(ctx: typer.Context, value: bool) -> bool:
-    """Whether JSON is wanted, be that said here, before the command, or between a group and its command."""
+    """True if JSON is wanted: `--json` may stand here, before the command, or after its group."""
     if value:
         ctx.find_root().obj = replace(options_of(ctx), as_json=True)
     return options_of(ctx).as_json
@@ -81,7 +81,7 @@ def default_list(app: typer.Typer) -> Callable[[ListT], ListT]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What goes with every command."""
+    """The global options, which go with every command."""
 
     state: Path | None = None
     config: Path | None = None
@@ -119,13 +119,13 @@ class Options:
 
 
 def options_of(ctx: typer.Context) -> Options:
-    """The global options of the command in progress."""
+    """Give the global options of the command in progress."""
     given = ctx.find_root().obj
     return given if isinstance(given, Options) else Options()
 
 
 def program() -> list[str]:
-    """How this program was called, as short as it can be typed again."""
+    """Give the shortest words that call this program again."""
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
         return ["python", "-m", "backchannel"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PATIENCE_S = 1.0
-"""How long a command may be silent before it says what it waits for."""
+"""The longest silence of a command before it says what it waits for."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
@@ -80,7 +80,7 @@ def say_or_json(text: str, answer: Any, *, as_json: bool) -> None:
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
-    """Print names and values, a line each; what is not known is left out."""
+    """Print names and values, a line each. Unknown values are left out."""
     known = {name: value for name, value in facts.items() if value not in (None, "")}
     width = max(map(len, known), default=0)
     for name, value in known.items():
@@ -89,24 +89,24 @@ def show_facts(facts: Mapping[str, object]) -> None:
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """A console for what only terminals get."""
+    """Make a console for a terminal."""
     from rich.console import Console
 
     return Console(file=stream or sys.stdout, highlight=False)
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person watches the stream."""
+    """True if the stream is a terminal."""
     return not stream.closed and stream.isatty()
 
 
 def clean(text: str) -> str:
-    """Leave out what would control a terminal; line breaks and tabs stay."""
+    """Remove control characters; line breaks and tabs stay."""
     return _CONTROL.sub("", text)
 
 
 class WordWrap:
-    """Wraps prose at its words as it comes, a piece at a time; what is between fences stays as it is."""
+    """Wraps prose at its words, a piece at a time. Text between fences stays as it is."""
 
     def __init__(self, width: int | None = None) -> None:
         # A line that fills the terminal would be followed by an empty one.
@@ -116,7 +116,7 @@ class WordWrap:
         self._may_break = False
 
     def feed(self, text: str) -> str:
-        """Give the next piece, with line breaks where a word would not fit. What was given before stays."""
+        """Wrap the next piece. The pieces before it stay as they are."""
         return "".join(map(self._part, _PARTS.findall(text)))
 
     def _part(self, part: str) -> str:
@@ -162,7 +162,7 @@ def age(then_ms: int | None, now_ms: int | None = None) -> str:
 
 
 def until(then_ms: int | None, now_ms: int | None = None) -> str:
-    """Show in how long something will be, as `age` does, rounded: one hour less a moment is `1h`, not `59m`."""
+    """Show how far in the future something is, rounded: an hour less a moment is `1h`, not `59m`."""
     if then_ms is None:
         return ""
     seconds = max(0, then_ms - (_now_ms() if now_ms is None else now_ms)) / 1000
@@ -179,7 +179,7 @@ def clock_time(at_ms: int) -> str:
 
 @contextmanager
 def patience(text: str) -> Iterator[None]:
-    """Say on the terminal what is waited for, once that takes longer than a second."""
+    """Show what the command waits for, once that takes longer than a second."""
     spinner = Spinner(text)
     try:
         yield

@@ -1,11 +1,10 @@
-"""What `watch` shows: the sessions, runs and deliveries that there are at one moment, and how the gateway is.
+"""Snapshots for `watch`: sessions, runs, deliveries, and the state of the gateway.
 
-Rows are read again when an event says that something is new, four times a second at most. What is wrong is asked less
-often, because finding it out commits: it is tried whether something can be stored.
+Rows are read again when an event says that something changed, at most four times a second. Problems are read less
+often, because finding them needs a commit.
 
-What a session at work is doing right now (asking a model, writing, using a tool, waiting for another session) is told
-by events as it happens. Of a run whose beginning was not heard the transcript tells it: what its last message asked for
-and has no result yet.
+Events say what a running session does: asking a model, writing, using a tool, waiting for another session. For a run
+whose start was missed the transcript says it: its last message has calls without a result.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
 
 SENDS = "sessions_send"
 MESSAGES_READ = 30
-"""How far back the calls of a run are looked for that have no result yet."""
+"""How many messages are read to find a run's calls without a result."""
 _MOST_READ = 20
-"""How many transcripts are looked at in one look."""
+"""The most transcripts that are read at once."""
 
 
 class RunActivity:
-    """Keeps for each run at work what it does; hears events, and reads where none was heard."""
+    """The activity of each running run, from events, and from transcripts where events were missed."""
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}
@@ -40,7 +39,7 @@ class RunActivity:
         """The open calls of each run, by their ids, in words."""
 
     def hear(self, event: Payload) -> bool:
-        """Take what an event tells; says whether a run began or ended something."""
+        """Take an event; True if a run began or ended something."""
         if event["event"] != "agent":
             return False
         told = event["payload"]
@@ -71,7 +70,7 @@ class RunActivity:
         self._calls.pop(run_id, None)
 
     def load(self, client: GatewayClient, runs: list[answers.RunRow]) -> None:
-        """Read what runs do of which no event has told, and forget those that are not at work any more."""
+        """Read the activity of runs without events, and forget runs that have ended."""
         living = {run.run_id for run in runs}
         for run_id in (self._said.keys() | self._calls.keys()) - living:
             self._forget(run_id)
@@ -83,12 +82,12 @@ class RunActivity:
             self._calls[run.run_id] = _open_calls(convert(result, answers.MessagesSeen).messages)
 
     def lose(self) -> None:
-        """Forget what events told: some may have been missed."""
+        """Forget the activity: events may have been missed."""
         self._said.clear()
         self._calls.clear()
 
     def of(self, run: answers.RunRow, model: str | None) -> str:
-        """Tell what a run that is at work does, on a session that has this model."""
+        """Describe the activity of a running run, on a session with this model."""
         if run.waiting_for in WAIT_TEXTS:
             return WAIT_TEXTS[run.waiting_for]
         calls = list(self._calls.get(run.run_id, {}).values())
@@ -105,7 +104,7 @@ def _last(run: answers.RunRow) -> Payload:
 
 
 def describe_call(name: str, arguments: Any) -> str:
-    """Tell what a tool call does; one that sends says to whom, since it mostly waits for the answer."""
+    """Describe a tool call. A send names its target, since it mostly waits for the answer."""
     target = arguments.get("sessionKey") or arguments.get("label") if isinstance(arguments, dict) else None
     if name == SENDS and isinstance(target, str):
         return f"waits for {target}" if arguments.get("timeoutSeconds") != 0 else f"sends to {target}"
@@ -126,11 +125,11 @@ def _open_calls(messages: Sequence[Message]) -> dict[str, str]:
 
 
 STATUS_S = 2.0
-"""How old the news of what is wrong may be."""
+"""The greatest age of the problems shown."""
 FAILED_FOR_MS = 24 * 3_600_000
-"""For how long a run that failed is shown, as in `status`."""
+"""How long a failed run is shown, as in `status`."""
 _MOST = 100
-"""How many of each are read; the counts of all come from `status`."""
+"""The most rows of each kind that are read. `status` has the counts of all."""
 
 _RUNS = (("running",), ("queued",), ("error", "timeout"))
 _DELIVERIES = ("failed", "uncertain", "sending", "pending")
@@ -138,7 +137,7 @@ _DELIVERIES = ("failed", "uncertain", "sending", "pending")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many there are of each, counted in what was read; where that is not all, as `status` told last."""
+    """Counts of the rows that were read; where not all were read, the counts of `status`."""
 
     running: int
     queued: int
@@ -154,7 +153,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class OverviewSnapshot:
-    """What there is to see at one moment."""
+    """All that is shown, at one moment."""
 
     url: str
     ts: int
@@ -167,9 +166,9 @@ class OverviewSnapshot:
     deliveries: list[answers.ReceiptRow]
     """Those that failed or are uncertain, then those that wait, in this order."""
     doing: dict[str, str]
-    """What each run at work does."""
+    """The activity of each running run."""
     others: Others
-    """What else there is or was, where every end is told."""
+    """More runs and deliveries, where each end is shown."""
 
     def run_of(self, session_key: str) -> answers.RunRow | None:
         """The run that a session works on."""
@@ -179,7 +178,7 @@ class OverviewSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The newest of any state, and what was open at the last look."""
+    """The newest of any state, and those that were open at the last look."""
 
     runs: list[answers.RunRow] = field(default_factory=list)
     deliveries: list[answers.ReceiptRow] = field(default_factory=list)
@@ -200,7 +199,7 @@ class Overview:
 
     @property
     def look_again_s(self) -> float:
-        """After how long to look though no news came: soon, if what is wrong was not asked the last time."""
+        """After how long to read again without news. Soon, if the last read skipped the problems."""
         return STATUS_S if self._is_status_old else LOOK_AGAIN_S
 
     def is_news(self, event: Payload) -> bool:
@@ -252,7 +251,7 @@ class Overview:
     def _others(
         self, client: GatewayClient, runs: list[answers.RunRow], deliveries: list[answers.ReceiptRow]
     ) -> Others:
-        """Read what ended: what is new, however quick it was, and what was open before, however old it is."""
+        """Read what ended: new rows, however quick they were, and rows that were open before."""
         if not self._is_every_end_told:
             return Others()
         asked = client.ask("runs.list", limit=_MOST), client.ask("deliveries.list", limit=_MOST)
@@ -271,14 +270,14 @@ class Overview:
 
 
 def _lately(failed: answers.RunsListed, now_ms: int) -> answers.RunsListed:
-    """Leave out what failed too long ago."""
+    """Leave out runs that failed too long ago."""
     from msgspec.structs import replace
 
     return replace(failed, runs=[run for run in failed.runs if (run.ended_at or 0) > now_ms - FAILED_FOR_MS])
 
 
 def _asking(approvals: list[answers.ApprovalRow]) -> dict[str, str]:
-    """Tell of runs that a person has to answer what they ask for."""
+    """Describe runs that wait for an approval."""
     return {approval.run_id: f"waits for approval of {approval.tool}: /approve {approval.id}" for approval in approvals}
 
 
@@ -310,7 +309,7 @@ def _busy_first(session: answers.SessionRow) -> int:
 def _in_order(
     running: list[answers.RunRow], queued: list[answers.RunRow], failed: list[answers.RunRow]
 ) -> list[answers.RunRow]:
-    """Put runs in the order in which they matter. One that failed while they were read is not at work as well."""
+    """Sort runs by how much they matter. A run that failed during the read is not also running."""
     ended = {run.run_id for run in failed}
     aside = [run for run in queued if run.resume_at is not None]
     waiting = [run for run in queued if run.resume_at is None]

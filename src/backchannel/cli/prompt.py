@@ -1,10 +1,10 @@
-"""The prompt of `backchannel chat`: reads lines, knows a few commands, and sends the rest to the session.
+"""The prompt of `backchannel chat`: reads lines, runs a few commands, and sends the rest.
 
-What is posted to the chat meanwhile, such as the result of a sub-agent, is shown while the line is empty. A line that
-has been begun is left alone; what came in between is shown above the next one.
+Posts to the chat, such as the result of a sub-agent, are shown while the line is empty. A line that has been begun is
+left alone. Posts that came meanwhile are shown above the next line.
 
-A clock ticks while a line is read (`TickingInput`). Each tick shows what was posted (`Posts`) in the place of the empty
-prompt and writes the prompt again below, so the cursor stays where readline believes it to be.
+A clock ticks while a line is read (`TickingInput`). Each tick shows new posts (`Posts`) in place of the empty prompt,
+and writes the prompt again below. So the cursor stays where readline expects it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ The session itself knows:"""
 _LISTED = 50
 CHANNEL = "webchat"
 BY_ITSELF = ("wake", "cron", "hook")
-"""The runs in which a session speaks without having been spoken to; on webchat their replies have no receipt."""
+"""Kinds of runs that no message of the chat started. On webchat their replies have no receipt."""
 
 
 class Prompt:
@@ -95,7 +95,7 @@ class Prompt:
                     return None
 
     def _tick(self) -> None:
-        """Show what is posted in the place of the prompt, unless a line has been begun."""
+        """Show new posts in place of the prompt, unless a line has been begun."""
         if readline.get_line_buffer() or not is_terminal(sys.stdout):
             return
         if posted := self._posts.load_if_notified():
@@ -153,7 +153,7 @@ class Prompt:
         say()
 
     def _keep(self, typed: str) -> str:
-        """Keep what was typed too early for the next line, where it can be looked at before it is sent."""
+        """Keep early typing for the next line, where the person sees it before it is sent."""
         self._kept = f"{self._kept} {typed}".strip()
         return "it stands in your next line, and is not sent yet"
 
@@ -179,7 +179,7 @@ def _control(keys: str) -> None:
 
 @contextlib.contextmanager
 def _begun_with(text: str) -> Iterator[None]:
-    """Put a text into the line that is read next."""
+    """Put a text into the next line."""
     readline.set_startup_hook((lambda: readline.insert_text(text)) if text else None)
     try:
         yield
@@ -189,7 +189,7 @@ def _begun_with(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _remembered(file: Path) -> Iterator[None]:
-    """Keep the lines of earlier talks at hand, in the state folder if there is one."""
+    """Keep the history of lines, in the state folder if there is one."""
     with contextlib.suppress(OSError):
         readline.read_history_file(file)
     try:
@@ -204,7 +204,7 @@ def _remembered(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ChatPost:
-    """What was posted to the chat, and when."""
+    """A post to the chat, and its time."""
 
     id: str
     at: int
@@ -225,11 +225,11 @@ class Posts:
         self._seen: set[str] | None = None
 
     def load(self) -> list[ChatPost]:
-        """Load what is new since the last time, the oldest first; nothing while the gateway is away."""
+        """Load new posts, the oldest first; none while the gateway is away."""
         return self._ask(only_if_notified=False)
 
     def load_if_notified(self) -> list[ChatPost]:
-        """The same, without a request to the gateway if no event has come."""
+        """Load new posts if an event has come."""
         return self._ask(only_if_notified=True)
 
     def _ask(self, *, only_if_notified: bool) -> list[ChatPost]:
@@ -251,7 +251,7 @@ class Posts:
         return []
 
     def _is_notified(self, client: GatewayClient) -> bool:
-        """Whether something has ended in the session; a new connection may have missed that."""
+        """True if something may have ended in the session. A new connection may have missed it."""
         if client is not self._watched:
             _request(client, "sessions.messages.subscribe", answers.EventsSubscribed, key=self._session)
             self._watched = client
@@ -290,7 +290,7 @@ def _request(client: GatewayClient, method: str, shape: type[T], **params: objec
 
 
 def show_post(post: ChatPost) -> None:
-    """Print what was posted, and when."""
+    """Print a post, and its time."""
     say_styled("posted", end=" ", fg="cyan", bold=True)
     say_dim(clock_time(post.at))
     say(f"{wrapped(post.text)}\n")

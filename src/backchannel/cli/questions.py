@@ -1,8 +1,8 @@
-"""Tool calls that wait for an owner's word, put to the person at the keyboard of `backchannel chat`.
+"""Approvals that `backchannel chat` asks the person at the keyboard for.
 
-Only keys that are typed after a question was shown answer it. Keys typed before are dropped. Several lines that come at
-once, as in a paste, answer nothing. While the answer is read, a clock looks for events (`TickingInput`). A question
-that is settled elsewhere leaves the screen, and a line says by whom. Other events wait until the question is over.
+Only keys that are typed after a question was shown answer it. Earlier keys are dropped. Several lines at once, as in a
+paste, answer nothing. While the answer is read, a clock looks for events (`TickingInput`). A question that is settled
+elsewhere leaves the screen, and a line says by whom. Other events wait until the question is over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backchannel.cli.ticking import TickingInput
 from backchannel.core.text import made_visible, one_line
 
 CALL_SHOWN = 600
-"""How much of a tool call is shown to whoever has to allow it."""
+"""The longest text of a tool call that is shown."""
 _NAME_SHOWN = 80
 _TYPED_AT_MOST = 65536
 _PROMPT = "Let it? y = yes, a = always in this session, n = no, then Enter: "
@@ -37,7 +37,7 @@ _ANSWERS: dict[str, Payload] = {
 _WORDS = {"yes": "y", "always": "a", "no": "n", **{letter: letter for letter in _ANSWERS}}
 
 Keep: TypeAlias = Callable[[str], str]
-"""Takes what was typed before a question was shown, and says what becomes of it."""
+"""Takes early typing, and says what happens to it."""
 
 
 def drop_typed(typed: str) -> str:
@@ -45,14 +45,14 @@ def drop_typed(typed: str) -> str:
 
 
 class QuestionView(Protocol):
-    """Where the questions of a run are shown."""
+    """The place where the questions of a run are shown."""
 
     def remark(self, text: str) -> None:
         """Print a line of its own."""
         ...
 
     def hear(self, event: Payload) -> None:
-        """Take an event that is no question."""
+        """Take an event that is not a question."""
         ...
 
 
@@ -74,17 +74,17 @@ class Questions:
         self._keep = keep
         self._asked: set[str] = set()
         self._held: deque[Payload] = deque()
-        """What came while a question was open."""
+        """Events that came while a question was open."""
 
     def hear(self, event: Payload) -> None:
-        """Take an event: a question is asked here, everything else is the view's."""
+        """Take an event: ask a question, and give everything else to the view."""
         if event["event"] == "approval":
             self._ask(convert(event["payload"], answers.ApprovalRow))
         else:
             self._view.hear(event)
 
     def ask_pending(self, session: str) -> None:
-        """Ask what was asked before this connection could hear of it."""
+        """Ask the questions that are older than this connection."""
         wanted = {"sessionKey": session, "state": "pending"}
         for approval in self._client.call("approvals.list", answers.ApprovalsListed, **wanted).approvals:
             self._ask(approval)
@@ -128,7 +128,7 @@ class Questions:
             self._view.remark(f"{refused.message}; your answer was not needed")
 
     def _read_answer(self, approval_id: str) -> str | None:
-        """Ask until the answer is one of those there are; None when the input has ended.
+        """Ask until the answer is a known one; None when the input has ended.
 
         Raises:
             _SettledElsewhere: it is not needed any more.
@@ -155,7 +155,7 @@ class Questions:
                 say("Write y, a or n; anything else can be said when the agent has answered.")
 
     def _settled(self, approval_id: str) -> answers.ApprovalRow | None:
-        """Find the event that says how a question was settled; all that come are kept for later."""
+        """Find the event that settled a question. All events are kept for later."""
         while events := list(self._client.events(0)):
             self._held.extend(events)
         for event in self._held:
@@ -177,7 +177,7 @@ def how_settled(approval: answers.ApprovalRow) -> str:
 
 
 def take_typed() -> str:
-    """Take away what was typed and not read yet, also a line that was not ended; returns what can be seen of it."""
+    """Remove typed keys that were not read, also of an unfinished line; returns the visible text."""
     keyboard = sys.stdin.fileno()
     settings = termios.tcgetattr(keyboard)
     at_once = termios.tcgetattr(keyboard)

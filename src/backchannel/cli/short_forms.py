@@ -18,7 +18,7 @@ _KEY_PART = re.compile(UUID)
 
 @dataclass(frozen=True, slots=True)
 class Long:
-    """A text of a table that has a short form, for terminals without room for the whole of it."""
+    """A text with a short form, for narrow terminals."""
 
     text: str
     short: str
@@ -28,7 +28,7 @@ class Long:
 
 
 def short_ids(ids: Sequence[str]) -> list[Long]:
-    """Give ids of a table short forms that tell them apart, and that `find_id` reads."""
+    """Give ids short forms that differ, and that `find_id` reads."""
     length = SHORTEST
     while len({_short_id(whole, length) for whole in ids}) < len(set(ids)) and length < max(map(len, ids)):
         length += 1
@@ -43,7 +43,7 @@ def _short_id(whole: str, length: int) -> str:
 
 
 def short_key(key: str) -> Long:
-    """Give a session's key a short form, cut in the middle, that `find_key` reads."""
+    """Give a key a short form, cut in the middle, that `find_key` reads."""
     short = _KEY_PART.sub(lambda match: match.group()[:8] + GAP, key)
     return Long(key, short if len(short) <= _LONGEST + 2 else _cut_middle(key, 18))
 

@@ -25,7 +25,7 @@ NARROWEST = 16
 PROSE = 16
 """The room that prose, the last column of a table, gets before other columns are left out."""
 LEAST_PROSE = 8
-"""The room that is left to it before the first column is folded."""
+"""The room that prose keeps before the first column is folded."""
 
 
 _STYLES = {
@@ -70,7 +70,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class RowTable(Generic[RowT]):
-    """The columns of a table: the name of each, and how its cell is made of a row."""
+    """The columns of a table, each with the function that makes its cell from a row."""
 
     columns: Mapping[str, Callable[[RowT], object]]
     empty: str
@@ -97,7 +97,7 @@ def show_list(answer: Any, table: TableRows, *, as_json: bool, limit: int | None
 
 
 def show_table(columns: Sequence[str], rows: Rows, *, empty: str, spare: Sequence[str] = ()) -> None:
-    """Print rows under their columns; without any, say what their absence means."""
+    """Print rows under their columns; without rows, print `empty`."""
     if not rows:
         say(empty)
         return
@@ -113,10 +113,9 @@ def show_table(columns: Sequence[str], rows: Rows, *, empty: str, spare: Sequenc
 def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = (), *, is_flat: bool = False) -> Table:
     """Build a table as wide as the terminal. Empty columns are left out.
 
-    Where there is no room, texts that have a short form take it, the last column first; then the `spare` columns are
-    left out. The last column may hold prose, which is wrapped at its words, and gives way to the first one, which names
-    the row: it is folded only where even that leaves no room for it. A flat table has a line for each row: what would
-    be wrapped or folded is cut, and a row that tells of a failure stands out.
+    Without enough room, texts take their short forms, the last column first. Then the `spare` columns are left out.
+    The last column may hold prose: it is wrapped at its words. The first column names the row, and is folded last. A
+    flat table has one line for each row: longer cells are cut, and a row with a failure stands out.
     """
     from rich.cells import chop_cells
     from rich.table import Table
@@ -146,7 +145,7 @@ def build_table(columns: Sequence[str], rows: Rows, spare: Sequence[str] = (), *
 
 
 def _flattened(table: Table, shown: Mapping[str, Sequence[str]], columns: Sequence[str], first: int) -> Table:
-    """Fill a table with a line for each row, its first column at most so wide and its last as wide as there is room."""
+    """Fill a flat table. Its first column has this width at most, its last column the rest."""
     from rich.text import Text
 
     widest = {columns[0]: max(NARROWEST, first)}
@@ -163,7 +162,7 @@ def _flattened(table: Table, shown: Mapping[str, Sequence[str]], columns: Sequen
 
 
 def _width(shown: Mapping[str, Sequence[str]]) -> int:
-    """How wide a table of these columns is."""
+    """Give the width of a table of these columns."""
     from rich.cells import cell_len
 
     widths = [max(cell_len(text) for text in (column, *texts)) for column, texts in shown.items()]
@@ -171,7 +170,7 @@ def _width(shown: Mapping[str, Sequence[str]]) -> int:
 
 
 def _least_width(shown: Mapping[str, Sequence[str]], columns: Sequence[str], prose: int = PROSE) -> int:
-    """How wide a table is at least, when what stands in its last column is wrapped."""
+    """Give the least width of a table whose last column is wrapped."""
     last = columns[-1]
     return _width({**shown, last: [text[:prose] for text in shown[last]]} if last in shown else shown)
 

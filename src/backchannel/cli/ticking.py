@@ -1,4 +1,4 @@
-"""A clock that ticks while a line is read, so that what happens meanwhile can be shown, or can end the reading."""
+"""A clock that ticks while a line is read, to show events or end the reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AT_ONCE_S = 0.001
 
 
 class TickingInput:
-    """A clock that ticks while a line is read, and a Ctrl-C that is noticed whenever it comes.
+    """A clock that ticks while a line is read, and a Ctrl-C that is always noticed.
 
     Both are signals. readline runs Python's handlers only when a signal interrupts its wait for a key: one that arrives
     while a key is drawn is handled with the next one. So the clock repeats until a tick has been handled.
@@ -40,7 +40,7 @@ class TickingInput:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Tick every now and then while a line is read."""
+        """Tick while a line is read."""
         self._is_reading = True
         _start_clock(_TICK_S)
         try:

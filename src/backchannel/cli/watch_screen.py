@@ -1,7 +1,7 @@
-"""The picture of `watch`: what is wrong, how much there is to do, and then sessions, runs and deliveries.
+"""The picture of `watch`: problems, counts, then sessions, runs and deliveries.
 
-Each part gets the lines that it can use, as far as the window reaches, and says how many more there are. Nothing in it
-takes more than a line, whatever others have called their chats.
+Each part gets the lines that it can use, as far as the window allows, and counts the rows that are left out. Every row
+is one line, however long the names in it are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _LEAST = 2
-"""The fewest lines that a part can use: what its columns are, and one row."""
+"""The fewest lines of a part: its columns, and one row."""
 LONGEST = 200
 _SHORT_NAME = 12
 _COLOURS = {"ok": "green", "degraded": "yellow", "unavailable": "red"}
@@ -40,7 +40,7 @@ class Panel:
 
     table: TableRows
     total: int
-    """How many there are, also those that were not read."""
+    """The number of rows, with those that were not read."""
 
     @property
     def height(self) -> int:
@@ -48,7 +48,7 @@ class Panel:
         return 1 + count + (count < self.total) if count else 1
 
     def lines(self, room: int) -> list[RenderableType]:
-        """Draw it in so many lines."""
+        """Draw the part in this number of lines."""
         from rich.text import Text
 
         if not self.table.rows:
@@ -104,9 +104,9 @@ class Board(ScreenDrawing[OverviewSnapshot]):
 
 
 def share(room: int, wanted: Sequence[int]) -> list[int]:
-    """Divide lines among parts: first each gets the least that it can use, then one each in turn.
+    """Divide lines among parts: first each gets its least number, then one each in turn.
 
-    Where there is not even that, those at the end come first: what went wrong stands there.
+    Without room for all, the last parts come first: they show failures.
     """
     given = [0] * len(wanted)
     for index in reversed(range(len(wanted))):
@@ -120,9 +120,9 @@ def share(room: int, wanted: Sequence[int]) -> list[int]:
 
 
 def _head(seen: OverviewSnapshot, hint: Text, width: int, *, is_away: bool) -> list[Text]:
-    """Say which gateway this is, how it is and how much there is to do, on more lines where it is narrow.
+    """Show the gateway, its state and the counts; a narrow window needs more lines.
 
-    Of one that is away nobody knows how it is: what it said last would contradict the hint beside it.
+    A gateway that is away has no known state: its last one would contradict the hint.
     """
     from rich.text import Text
 
@@ -154,7 +154,7 @@ def _warned(count: int, word: str) -> tuple[str, str]:
 
 
 def _problem(seen: OverviewSnapshot, options: Options, width: int) -> list[Text]:
-    """Name the first problem and what to do about it, or how to see the others too."""
+    """Name the first problem with its hint, or how to see all problems."""
     from rich.text import Text
 
     problems = seen.status.problems
@@ -248,5 +248,5 @@ def _short(name: Long) -> Long:
 
 
 def _flat(text: str) -> str:
-    """Put what others wrote on one line that controls nothing."""
+    """Put a foreign text on one line, without control characters."""
     return one_line(clean(text), LONGEST)

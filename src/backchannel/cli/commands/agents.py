@@ -1,4 +1,4 @@
-"""`backchannel agents`: the agents there are, and removing a function agent whose program is gone."""
+"""`backchannel agents`: list the agents, and forget a function agent whose program is gone."""
 
 from __future__ import annotations
 

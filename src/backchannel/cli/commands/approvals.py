@@ -1,4 +1,4 @@
-"""`backchannel approvals`: the tool calls that wait for an owner's word, and giving it."""
+"""`backchannel approvals`: list the tool calls that wait for approval, and answer them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`backchannel channels`: whether each channel works, and trying one."""
+"""`backchannel channels`: list the channels with their state, and test one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(help="List and test channels.", rich_markup_mode=None)
 
 TEST_TEXT = "This is a test of Backchannel: what agents say arrives here."
 RECEIPT_S = 30.0
-"""How long the receipt of a test is waited for."""
+"""How long a test waits for its receipt."""
 _LOOK_AGAIN_S = 1.0
 
 
@@ -51,7 +51,7 @@ def state_word(channel: answers.ChannelState) -> str:
 
 
 def _last_error(channel: answers.ChannelState) -> str:
-    """Tell what went wrong last, and of what is over when that was."""
+    """Show the last error. Of an error that is over, show its time too."""
     error = one_line(channel.last_error or "", 120)
     is_over = channel.status != "down" and channel.last_error_at is not None
     return f"{error} ({age(channel.last_error_at)} ago)" if error and is_over else error
@@ -80,7 +80,7 @@ def test(
 
 
 def _send(client: GatewayClient, channel: str, to: str) -> answers.ReceiptRow:
-    """Send a line like any other, and wait for what becomes of it."""
+    """Send an ordinary message, and wait for its receipt."""
     client.call("sessions.subscribe", answers.EventsSubscribed)  # events say when it is worth looking
     receipt = client.call("send", answers.ReceiptRow, channel=channel, to=to, message=TEST_TEXT)
     deadline = time.monotonic() + RECEIPT_S

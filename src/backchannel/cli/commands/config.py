@@ -1,4 +1,4 @@
-"""`backchannel config`: looks at the configuration and brings it up to date, without a gateway."""
+"""`backchannel config`: check, show and migrate the configuration, without a gateway."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 class ConfigChecked(NamedTuple):
-    """What a look at the configuration has found."""
+    """Findings of a check of the configuration."""
 
     file: str | None
     findings: list[ConfigFinding]
@@ -60,7 +60,7 @@ class ConfigChecked(NamedTuple):
 
 
 def look_for_problems(options: Options) -> ConfigChecked:
-    """Look at the configuration, and at what it needs of this machine."""
+    """Check the configuration, and what it needs on this machine."""
     from backchannel.agents.models import why_not_asked
     from backchannel.agents.sandbox.sandboxes import BACKENDS
     from backchannel.agents.toolset import SESSION_TOOL_GROUP
@@ -89,7 +89,7 @@ def look_for_problems(options: Options) -> ConfigChecked:
 
 
 def show_findings(options: Options, checked: ConfigChecked) -> None:
-    """Print what was found, each with its place."""
+    """Print the findings, each with its place."""
     file, findings = checked
     say(file or "There is no configuration file: the defaults hold.")
     rows = [[finding.level, finding.line, finding.path, options.spell(finding.message)] for finding in findings]

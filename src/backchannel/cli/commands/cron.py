@@ -1,4 +1,4 @@
-"""`backchannel cron`: messages that come by the clock."""
+"""`backchannel cron`: list, add, run and remove scheduled jobs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TABLE: RowTable[answers.JobShown] = RowTable(
 
 
 def _all_jobs(options: Options) -> list[answers.JobShown]:
-    """Read all jobs: a page is as many as fit into a frame."""
+    """Read all jobs, page by page: a page must fit into a frame."""
     jobs: list[answers.JobView] = []
     offset: int | None = 0
     with connected(options) as client:

@@ -1,4 +1,4 @@
-"""`backchannel deliveries`: what was sent to chats, what did not arrive, and what to do about it."""
+"""`backchannel deliveries`: list outbound messages, and retry, reroute, drop or confirm them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ DELIVERY_LIST: RowTable[answers.ReceiptRow] = RowTable(
 
 
 def place_of(delivery: answers.ReceiptRow) -> str:
-    """Where a delivery goes."""
+    """Show the address of a delivery."""
     place = " ".join(part for part in (delivery.channel, delivery.account_id, delivery.to) if part is not None)
     return f"{place} thread {delivery.thread_id}" if delivery.thread_id is not None else place
 

@@ -1,4 +1,4 @@
-"""`backchannel export`: writes sessions as files that other programs read, and `backchannel import` too."""
+"""`backchannel export`: write sessions as files that OpenClaw and `backchannel import` read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`backchannel history`: what was said in a session, and what is being said. Messages are shown as people read them."""
+"""`backchannel history`: show and follow the messages of a session, as people read them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLOURS = {"user": "green", "assistant": "cyan", "system": "yellow", "toolResul
 
 
 def _refuse_session(ctx: typer.Context, key: str | None) -> None:
-    """Help those who name the session as `chat` and `runs` want it named."""
+    """Refuse `--session`, which `chat` and `runs` have, and say how to name the session here."""
     if key is not None:
         raise typer.BadParameter(f"the session is an argument here: {options_of(ctx).command('history', key)}")
 
@@ -81,7 +81,7 @@ class _Following:
         self._as_json = as_json
         self._last: str | None = None
         self._runs: set[str] = set()
-        """The runs whose messages were shown, and of which no end was told."""
+        """Runs whose messages were shown, and whose end was not."""
 
     def run(self, limit: int) -> None:
         """Show the last messages, then each one that comes."""
@@ -108,7 +108,7 @@ class _Following:
                     self._show_failed(client, [event["payload"]["runId"]])
 
     def _catch_up(self, client: GatewayClient, limit: int) -> list[Message]:
-        """Show what was said since the last message that was shown, or the last messages."""
+        """Show the messages after the last one that was shown; without one, the last messages."""
         shown: list[Message] = []
         has_more = self._last is not None
         while has_more:
@@ -134,7 +134,7 @@ class _Following:
             self._show(message)
 
     def _show_failed(self, client: GatewayClient, ids: Collection[str]) -> None:
-        """Tell once of each of these runs that it gave no answer. As JSON there are messages only."""
+        """Show once that each of these runs gave no answer. JSON has messages only."""
         if not self._as_json:
             for run in load_failed(client, self._key, ids):
                 self._runs.discard(run.run_id)
@@ -160,7 +160,7 @@ def _read(message: object) -> Message:
 
 
 def _load(client: GatewayClient, session: str, limit: int, *, with_tools: bool, as_stored: bool) -> answers.ChatRead:
-    """Load the last messages of a session that is there, or of a main one, which need not be.
+    """Load the last messages of a session that exists, or of a main session, which need not exist yet.
 
     Raises:
         CallFailed: no session has this key, which may be mistyped.
@@ -177,9 +177,9 @@ def _load(client: GatewayClient, session: str, limit: int, *, with_tools: bool, 
 def load_last(
     client: GatewayClient, session: str, limit: int, *, with_tools: bool = False, as_stored: bool = False
 ) -> answers.ChatRead:
-    """Load the last messages of a session, as many as asked for after those that say nothing to people are left out.
+    """Load the last `limit` messages of a session that are shown to people.
 
-    One that is not there yet has none, and no id.
+    A session that does not exist yet has no messages and no id.
     """
     from msgspec.structs import replace
 
@@ -196,14 +196,14 @@ def load_last(
 
 
 def is_shown(message: Message, *, with_tools: bool = False, as_stored: bool = False) -> bool:
-    """Whether a message says something to people: not the result of a tool, nor calls alone, nor a control word."""
+    """True if a message says something to people; tool results, bare calls and control words do not."""
     if message.role == "toolResult":
         return with_tools
     return bool(text_of(message, with_tools=with_tools, as_stored=as_stored))
 
 
 def text_of(message: Message, *, with_tools: bool = False, as_stored: bool = False) -> str:
-    """The text of a message as people read it, or as it is stored; with tools, also what it calls."""
+    """Give the text of a message as people read it, or as it is stored. With tools, add its calls."""
     from backchannel.core.readable import text_for_people
 
     said = message.text if as_stored else text_for_people(message)
@@ -225,7 +225,7 @@ def _block(block: Block, with_tools: bool) -> str:
 
 
 def _writer(message: Message) -> str:
-    """Name who wrote a message: not everything that stands for a user's message was written by one."""
+    """Name the writer of a message. The role `user` does not mean that a user wrote it."""
     role, provenance, sender = message.role.value, message.provenance, message.sender
     if role == "toolResult":
         return f"{message.tool_name or 'tool'}{' failed' if message.is_error else ''}"

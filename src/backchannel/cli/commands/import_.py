@@ -1,4 +1,4 @@
-"""`backchannel import`: takes the sessions of another program into the state folder, without a gateway."""
+"""`backchannel import`: take sessions of another program into the state folder, without a gateway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 200
 EXPECTED = "expected agents/<id>/sessions/sessions.json, sessions/sessions.json or sessions.json in it"
 _DATABASES = tuple(f"{place}openclaw*.sqlite" for place in ("agents/*/agent/", "*/agent/", "agent/", ""))
-"""Where OpenClaw keeps its sessions by now, as seen from its state folder, and from each folder on the way."""
+"""The folder of OpenClaw's sessions below its state folder, and below each folder on the way."""
 
 
 def import_(
@@ -50,7 +50,7 @@ def import_(
 
 
 class ImportCommand:
-    """What `backchannel import` does, with a person or a program before it."""
+    """The steps of `backchannel import`, for a person or a program."""
 
     def __init__(self, options: Options, config: Config, folder: Path, *, as_json: bool) -> None:
         self._options = options
@@ -74,12 +74,12 @@ class ImportCommand:
             raise CommandFailed(f"there are no sessions in {self._folder}: {_what_is_there(self._folder)}")
 
     def _is_own(self, state: Path) -> bool:
-        """Whether transcript files would be written over those that are read."""
+        """True if transcript files would overwrite those that are read."""
         theirs = self._folder.resolve()
         return theirs.is_relative_to(state.resolve()) or (theirs / "agents") == (state / "agents").resolve()
 
     def show_dry_run(self) -> None:
-        """Show what would be taken."""
+        """Show what would be imported."""
         report = self._dry_run()
         self._show(report, is_written=False)
         if not self._as_json and report.has_work:
@@ -87,7 +87,7 @@ class ImportCommand:
             say(f"\nNothing was written. To take the sessions, stop the gateway and run: {again}")
 
     def take(self, *, asks: bool) -> None:
-        """Take the sessions, and show what became of them."""
+        """Import the sessions, and show the result."""
         from backchannel.storage.files.folder import StateFolder
 
         held = StateFolder.hold(self._config.state_dir)
@@ -235,7 +235,7 @@ def _what_is_there(folder: Path) -> str:
 
 @contextmanager
 def _progress(text: str, folder: Path) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how much of the transcripts is read."""
+    """Show the progress on a terminal."""
     if not is_terminal(sys.stderr):
         yield lambda size: None
         return

@@ -1,4 +1,4 @@
-"""`backchannel mcp`: the session tools over standard input and output, for MCP clients that start a program."""
+"""`backchannel mcp`: serve the session tools over standard input and output."""
 
 from __future__ import annotations
 

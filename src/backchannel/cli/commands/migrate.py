@@ -1,4 +1,4 @@
-"""`backchannel migrate`: moves everything from the SQLite file into PostgreSQL, or back, without a gateway."""
+"""`backchannel migrate`: move everything from SQLite into PostgreSQL, or back, without a gateway."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Move = Callable[["StateFolder", "OnRows"], dict[str, int]]
 
 
 def _route(config: Config, to: str) -> tuple[Database, Database, Move]:
-    """Tell what is moved where, and how.
+    """Find the source and the target of the move.
 
     Raises:
         CommandFailed: there is nothing to move.

@@ -1,7 +1,7 @@
-"""`backchannel open`: opens the page of the running gateway in the browser, logged in.
+"""`backchannel open`: open the page of the running gateway in the browser, logged in.
 
-The token stands behind the `#` of the address, which a browser sends to nobody; the page takes it out of the address at
-once. So it is in no log, and in what this command prints only where that is asked for.
+The token stands behind the `#` of the address. A browser does not send that part, and the page removes it at once. So
+the token is in no log. This command prints it only when asked to.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def open_(
 
 
 def page_address(url: str) -> str:
-    """The page of the gateway that clients reach at an address."""
+    """Give the address of the page of a gateway."""
     return f"{url.replace('ws', 'http', 1).removesuffix('/ws')}/"
 
 
 def page_link(address: GatewayAddress) -> str:
-    """The address of the page, with what logs in there."""
+    """Give the address of the page with the token in it."""
     return page_address(address.url) + (f"#token={quote(address.token, safe='')}" if address.token else "")
 
 

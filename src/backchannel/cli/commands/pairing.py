@@ -1,4 +1,4 @@
-"""`backchannel pairing`: the strangers who ask to be let in, and deciding who may speak."""
+"""`backchannel pairing`: list the strangers who wait, and decide who may speak."""
 
 from __future__ import annotations
 

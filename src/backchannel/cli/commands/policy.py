@@ -1,4 +1,4 @@
-"""`backchannel policy`: who may do what to which session, and which setting says so."""
+"""`backchannel policy`: explain what is allowed between sessions, and which setting decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`backchannel runs`: the work that sessions do, and starting it again."""
+"""`backchannel runs`: list, show, wait for, stop and retry runs."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ WAIT_TEXTS = {
     "gateway": "waits for the gateway that has its agent",
     "approval": "waits for a person to allow a call: see `approvals`",
 }
-"""What a run waits for that is neither at work nor at an end."""
+"""What a run waits for, in words, by the word of the gateway."""
 
 
 def result_of(run: answers.RunRow) -> str:
-    """What came of a run, or what it waits for."""
+    """Show the result of a run, or what it waits for."""
     reply = run.reply or ""
     said = run.error or (describe_word(reply) if is_control_word(reply) else reply)
     waits = WAIT_TEXTS.get(run.waiting_for or "") or (retry_text(run.retry) if run.retry else "")
@@ -96,7 +96,7 @@ def show(ctx: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
 
 
 def _asked_ms(entries: list[answers.TimelineEntry]) -> int:
-    """For how long a run waited for a person's word, in all; what was asked at the same time counts once."""
+    """Count how long a run waited for approvals in all. Overlapping waits count once."""
     total, until = 0, 0
     for entry in entries:
         if entry.approval_id is not None and entry.ended_at is not None:

@@ -1,7 +1,7 @@
-"""`backchannel send`: a message into a session as an agent sends it, and a view of all that comes of it.
+"""`backchannel send`: send a message as an agent does, and show what follows.
 
-The message has a key of its own under which the gateway takes it once, so after a lost connection it is simply sent
-again. What follows the reply is read as `exchanges.get` shows it: events only say when to read.
+The message has an idempotency key, so after a lost connection it is simply sent again. What follows the reply is read
+with `exchanges.get`. Events only say when to read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def send(
 
 
 def _show(result: answers.SendSeen) -> bool:
-    """Print what came back; True means that there is more to see."""
+    """Print the result of the call; True means that more follows."""
     match result.status:
         case "ok":
             reply = result.reply or ""
@@ -76,7 +76,7 @@ def _show(result: answers.SendSeen) -> bool:
 
 
 class MessageSending:
-    """A message on its way to a session, and what comes of it."""
+    """A message to a session, and the exchange that follows."""
 
     def __init__(self, link: Link, session: str, text: str, *, wait_s: float, caller: str | None) -> None:
         self._link = link
@@ -104,7 +104,7 @@ class MessageSending:
 
 
 class _ExchangeView:
-    """The exchange as one connection sees it; `shown`, the runs that were shown, outlives the connection."""
+    """The exchange as one connection sees it. `shown`, the runs that were shown, outlives the connection."""
 
     def __init__(self, client: GatewayClient, result: answers.SendSeen, caller: str | None, shown: set[str]) -> None:
         self._client = client
@@ -114,7 +114,7 @@ class _ExchangeView:
         self._spinner = Spinner(_WAITS_FOR)
 
     def run(self) -> ReceiptSeen:
-        """Show what there is and what comes, and give the receipt in the end."""
+        """Show the steps as they come, and return the receipt at the end."""
         try:
             return self._follow()
         except CallFailed as refused:

@@ -1,4 +1,4 @@
-"""`backchannel sessions`: the conversations there are, their labels, and starting one over."""
+"""`backchannel sessions`: list, label, reset and delete sessions."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def delete(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
 
 
 def _change(options: Options, session: str, method: str, shape: type[T], **params: Any) -> T:
-    """Change a session that exists; without this check a misspelt key would make a new one."""
+    """Change a session that exists. Without this check a misspelt key would make a new session."""
     key = find_key(options, session)
     with connected(options) as client:
         found = client.call("sessions.resolve", answers.SessionFound, key=key).key
@@ -117,13 +117,13 @@ def _change(options: Options, session: str, method: str, shape: type[T], **param
 
 @dataclass(frozen=True, slots=True)
 class SessionsView(TableView["answers.SessionRow"]):
-    """The sessions that fit, the newest first."""
+    """The sessions that were asked for, the newest first."""
 
     limit: int
     wanted: dict[str, Any]
 
     def list(self, client: GatewayClient) -> answers.SessionRows:
-        """Ask for them, page by page if there are many."""
+        """Read the sessions, page by page."""
         from msgspec.structs import replace
 
         listed = client.call("sessions.list", answers.SessionRows, limit=min(self.limit, _PAGE), **self.wanted)
@@ -176,12 +176,12 @@ def status_of(session: answers.SessionRow | answers.TreeNode) -> str:
 
 
 def name_of(session: answers.SessionRow | answers.TreeNode) -> str | None:
-    """What a session is called, if anything."""
+    """Give the label or display name of a session."""
     return session.label or session.display_name
 
 
 def _shown_name(row: answers.SessionRow) -> Long | None:
-    """What a session is called, or whose sub-agent it is; where there is no room it gives way to the key."""
+    """Show the name of a session, or whose sub-agent it is. It is cut before the key is."""
     if name := name_of(row):
         return Long(name, one_line(name, _SHORT_NAME))
     return None if row.spawned_by is None else Long(f"sub-agent of {row.spawned_by}", "sub-agent")
@@ -201,5 +201,5 @@ def line_of(session: answers.SessionRow, *, with_time: bool = True) -> str:
 
 
 def in_line(*parts: str | bool | None) -> str:
-    """Put what there is of these on one line."""
+    """Join the parts that are not empty to one line."""
     return "  ".join(" ".join(part.split()) for part in parts if isinstance(part, str) and part)

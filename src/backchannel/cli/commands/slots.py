@@ -1,4 +1,4 @@
-"""`backchannel slots`: what works in the gateway and what waits for its turn, and ending one of them."""
+"""`backchannel slots`: list work that has or waits for a slot, and end it."""
 
 from __future__ import annotations
 

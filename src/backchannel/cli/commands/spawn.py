@@ -1,8 +1,8 @@
-"""`backchannel spawn`: a sub-agent for one task, as an agent starts it, and a view of how it gets on.
+"""`backchannel spawn`: start a sub-agent as an agent does, and show its work.
 
-The call has a key of its own under which the gateway takes it once, so after a lost connection it is simply repeated.
-What follows is read from rows: the runs by waiting for them, the receipt in the status of the session that spawned. An
-agent's token can do that too; an operator's also sees the text as it is written, the announce, and the post.
+The call has an idempotency key, so after a lost connection it is simply repeated. What follows is read from rows: the
+runs by waiting for them, the receipt from the status of the requester. An agent's token can do that too. An operator's
+token also sees the text as it is written, the announce, and the post.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def spawn(
 
 
 def _show(result: answers.SpawnSeen, options: Options, *, as_json: bool, is_followed: bool) -> bool:
-    """Print what came back; True means that it was started."""
+    """Print the result of the call; True means that the sub-agent was started."""
     is_started = result.status == "accepted"
     if as_json:
         show_json(result)
@@ -114,7 +114,7 @@ def _show(result: answers.SpawnSeen, options: Options, *, as_json: bool, is_foll
 
 
 class SubAgentStart:
-    """A sub-agent that is started, and what comes of it."""
+    """A sub-agent that is started, and the steps that follow."""
 
     def __init__(self, link: Link, args: Payload, *, caller: str | None) -> None:
         self._link = link
@@ -197,7 +197,7 @@ class _Step:
 
 
 class _SpawnView:
-    """The sub-agent as one connection sees it; `shown`, what was shown of its runs, outlives the connection."""
+    """The sub-agent as one connection sees it. `shown`, its runs that were shown, outlives the connection."""
 
     def __init__(
         self, client: GatewayClient, result: answers.SpawnSeen, caller: str | None, shown: dict[str, _Step]
@@ -209,7 +209,7 @@ class _SpawnView:
         self._shown = shown
 
     def run(self) -> answers.RunWaited:
-        """Show what there is and what comes."""
+        """Show the steps as they come."""
         for session in (self._child, self._caller or "main"):
             self._call_if_permitted("sessions.messages.subscribe", answers.EventsSubscribed, key=session)
         ended = self._step("run", self._run_id).follow(self._client)
@@ -239,7 +239,7 @@ class _SpawnView:
         receipt_seen(receipt).show()
 
     def _receipt(self) -> tuple[str, answers.ReceiptRow | answers.Flow | None]:
-        """Load the receipt, and the session that gets the result; of very many children not all are listed."""
+        """Load the receipt, and the session that gets the result. A session with very many children lists only some."""
         status = invoke(self._client, "session_status", answers.StatusSeen, {}, self._caller)
         known = [child.spawn.receipt for child in status.children if child.key == self._child and child.spawn]
         if not known:

@@ -1,7 +1,4 @@
-"""`backchannel status`: whether the gateway works, what is wrong, and how much it has to do.
-
-`backchannel doctor`: what is wrong with the configuration, this machine and the running gateway, and what to do.
-"""
+"""`backchannel status` and `doctor`: the gateway's state, and problems with what to do."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ def _slots(count: answers.SlotCount) -> str:
 
 
 def _gateways(gateways: list[answers.GatewayState]) -> str | None:
-    """Name those that work on the database, if they are several."""
+    """Name the gateways on the database, if there are several."""
     return "\n".join(each.name for each in gateways) if len(gateways) > 1 else None
 
 
@@ -131,7 +128,7 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _state_of_gateway(options: Options) -> answers.Status | None:
-    """Ask the gateway how it is; None when there is none."""
+    """Ask the gateway for its state; None when no gateway runs."""
     try:
         with connected(options) as client:
             return client.call("status", answers.Status)

@@ -1,4 +1,4 @@
-"""`backchannel tokens`: lets further programs and agents in, and shuts them out again."""
+"""`backchannel tokens`: create, list and revoke tokens."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _TABLE: RowTable[answers.TokenShown] = RowTable(
 
 
 def _name(device: answers.TokenDevice) -> str:
-    """Name a page that stays logged in by what it says of itself."""
+    """Name a page that stays logged in by its own client name and origin."""
     named = device.client or f"device {device.id[:12]}"
     return f"{named} at {device.origin}" if device.origin else named
 
@@ -78,7 +78,7 @@ def _state(token: answers.TokenShown) -> str:
 
 
 def _used(last_used_at: int) -> str:
-    """Tell when a device token was last used, which is written down once an hour at most."""
+    """Show when a device token was last used. That is stored at most once an hour."""
     passed = age(last_used_at)
     return f"about {passed} ago" if passed[-1] in "hd" else "in the last hour"
 

@@ -1,4 +1,4 @@
-"""`backchannel tools`: the session tools, called by hand as an agent would call them."""
+"""`backchannel tools`: list, show and call the session tools."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _read_pair(tool: str, pair: str) -> tuple[str, Any]:
 
 
 def _known_types(tool: str, key: str) -> set[str]:
-    """Which JSON types an argument may have; of a tool unknown here none is known, and the gateway decides."""
+    """Give the JSON types of an argument. A tool that is unknown here has none: the gateway decides."""
     from backchannel.tools.registry import SESSION_TOOLS
 
     schema = next((known.schema() for known in SESSION_TOOLS if known.name == tool), {})

@@ -1,4 +1,4 @@
-"""`backchannel tree`: which session spawned which, how its sub-agents are doing, and what all that has used."""
+"""`backchannel tree`: show which session spawned which, with states and usage."""
 
 from __future__ import annotations
 
@@ -74,21 +74,21 @@ class Node:
     session: answers.TreeNode
     children: list[Node]
     archived: list[answers.TreeNode]
-    """Sub-agents that were archived, and are not shown for the sake of their own."""
+    """Archived sub-agents that have no children of their own to show."""
 
     def as_json(self) -> dict[str, Any]:
         archived = {"archivedChildren": [_plain(child) for child in self.archived]} if self.archived else {}
         return _plain(self.session) | archived | {"children": [child.as_json() for child in self.children]}
 
     def all(self) -> Iterator[answers.TreeNode]:
-        """The sessions of the whole branch."""
+        """Give the sessions of the whole branch."""
         yield self.session
         for child in self.children:
             yield from child.all()
 
 
 def build_trees(told: answers.Trees) -> list[Node]:
-    """Put the nodes that the gateway tells of under each other."""
+    """Build the trees from the nodes of the gateway's answer."""
     by_key = {node.key: node for node in told.nodes}
 
     def grow(key: str) -> Node:
@@ -101,7 +101,7 @@ def build_trees(told: answers.Trees) -> list[Node]:
 
 
 def _plain(node: answers.TreeNode) -> dict[str, Any]:
-    """Take a session out of its tree, for JSON, with what it has used in full."""
+    """Give a session without its children, for JSON, with its usage in full."""
     plain = as_plain(node)
     del plain["children"]
     return plain | {name: {"input": 0, "output": 0} | plain[name] for name in ("usage", "treeUsage")}
@@ -156,7 +156,7 @@ class TreeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class UsedInAll:
-    """What several sessions have used; what has no known cost is left out of it."""
+    """Usage of several sessions. Usage without a known cost is left out of the cost."""
 
     input: int
     output: int
@@ -185,7 +185,7 @@ def _group(agent: str, nodes: list[Node], now_ms: int) -> Iterator[list[object]]
 
 
 def _branch_rows(nodes: list[Node], archived: list[answers.TreeNode], lead: str, now_ms: int) -> Iterator[list[object]]:
-    """Draw sessions, each with its own below it; those that are archived share one line."""
+    """Draw sessions with their children below. Archived sessions share one line."""
     for node in nodes:
         is_last = node is nodes[-1] and not archived
         yield _row(node.session, lead + ("└─ " if is_last else "├─ "), now_ms, is_top=not lead)
@@ -214,7 +214,7 @@ def _shown_usage(usage: Usage | UsedInAll) -> tuple[str, str]:
 
 
 def state_of(session: answers.TreeNode) -> str:
-    """Show what a session does; of a sub-agent that is done, how its run ended."""
+    """Show the state of a session. Of a finished sub-agent, show how its run ended."""
     spawn = session.spawn
     if spawn is None or session.archived_at is not None:
         return status_of(session)
@@ -227,13 +227,13 @@ def state_of(session: answers.TreeNode) -> str:
 
 
 def receipt_of(session: answers.TreeNode) -> str:
-    """Show what became of a sub-agent's result; empty while there is none."""
+    """Show the receipt's state of a sub-agent's result; empty while there is no result."""
     spawn = session.spawn
     return spawn.receipt.state if spawn is not None and spawn.state == "done" else ""
 
 
 def title_of(session: answers.TreeNode) -> str | None:
-    """What a session is called: its name, or of a sub-agent without one its task."""
+    """Give the name of a session. A sub-agent without a name has its task."""
     return name_of(session) or (session.spawn.task if session.spawn else None)
 
 

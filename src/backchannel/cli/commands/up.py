@@ -1,4 +1,4 @@
-"""`backchannel up`: starts the gateway and serves until it is stopped. `init`: writes the starter configuration."""
+"""`backchannel up` and `init`: start the gateway, and write the starter configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from backchannel.gateway.server import ListeningServer
 
 BESIDE = 12
-"""How much room the names of facts take in the banner."""
+"""The width of the names of facts in the banner."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -48,7 +48,7 @@ def init(
 
 
 def write_starter(file: Path, *, force: bool = False) -> bool:
-    """Write the starter file; False means that a file is there and was left alone.
+    """Write the starter file; False means that a file exists and was not changed.
 
     Raises:
         CommandFailed: it cannot be written.
@@ -260,7 +260,7 @@ def next_things(options: Options, gateway: Gateway) -> list[tuple[str, str]]:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Break a fact of the banner between its words, below its beginning; a path, which is to be copied, stays whole."""
+    """Wrap a fact of the banner at its words. A path stays whole, because people copy it."""
     return WordWrap(width - BESIDE - 1).feed(text).replace("\n", "\n" + " " * BESIDE)
 
 

@@ -1,7 +1,7 @@
-"""`backchannel watch`: sessions, runs and deliveries as they are now, in one picture that one leaves open.
+"""`backchannel watch`: keep sessions, runs and deliveries up to date in one picture.
 
-Where nothing can be drawn it prints a line for each thing that changed: at first for whatever the picture would show,
-then for each session, run and delivery that changed, and for the gateway when something else is wrong than before.
+Without a terminal to draw on it prints a line for each change: first for all that the picture would show, then for each
+session, run and delivery that changed, and for the gateway when its problems changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ChangeLine:
 
 
 class Changes(PipedOutput):
-    """Says what changed since the last look."""
+    """A line for each change since the last look."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
