@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property
 from importlib import import_module
@@ -44,7 +44,7 @@ class AdapterKind:
     def __init__(self, package: str, group: str, settings: type[Settings] | None = None) -> None:
         """Make it; `settings` is what the settings of each adapter of this kind begin with."""
         self._package = package
-        self._group = group
+        self.group = group
         self._settings = settings
 
     @cached_property
@@ -56,13 +56,18 @@ class AdapterKind:
     @cached_property
     def _installed(self) -> Mapping[str, EntryPoint]:
         """The adapters that other packages bring; ours win over them."""
-        points = {point.name: point for point in entry_points(group=self._group)}
+        points = {point.name: point for point in entry_points(group=self.group)}
         return {name: points[name] for name in sorted(points) if name not in self.ours}
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all adapters that are installed, ours first."""
         return (*self.ours, *self._installed)
+
+    @cached_property
+    def default(self) -> str:
+        """The name of the adapter that is used where a configuration names none."""
+        return next(adapter.name for adapter in map(self.find, self.ours) if adapter is not None and adapter.is_default)
 
     def find(self, name: str) -> Adapter | None:
         """Give the adapter of a name; None if there is none.
@@ -135,6 +140,7 @@ def _is_tagged(adapter: Adapter, base: type[Settings]) -> bool:
 
 
 CHANNELS = AdapterKind("backchannel.channels", "backchannel.channels", ChannelSettings)
+SANDBOXES = AdapterKind("backchannel.agents.sandbox", "backchannel.sandboxes")
 
 
 class UnusableChannelSettings(ChannelSettings, frozen=True, kw_only=True):
@@ -202,6 +208,15 @@ def thread_word_of(name: str) -> ThreadWord | None:
     """
     adapter = CHANNELS.find(name) if name in CHANNELS.ours else None
     return None if adapter is None else adapter.thread_word
+
+
+def visibility_in(sandbox: str) -> Callable[[str], str | None] | None:
+    """Give what says why a kind of sandbox does not show a program; None: it has programs of its own, or fails."""
+    try:
+        adapter = SANDBOXES.find(sandbox)
+    except AdapterUnusable:
+        return None
+    return None if adapter is None else adapter.why_unseen
 
 
 def why_missing(adapter: Adapter) -> str | None:

@@ -6,17 +6,17 @@ What an agent says itself wins over `agents.defaults`, and that over `tools`. On
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from msgspec.structs import replace
 
+from backchannel.config.adapters import SANDBOXES
 from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import (
     AgentSubagentSettings,
     InstructionsFileSettings,
     ListedAgentSettings,
-    SandboxBackend,
     SandboxLimitSettings,
     SandboxSettings,
     WorkspaceAccess,
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 class SandboxRules:
     """What the sandbox of an agent's sessions is, after all defaults."""
 
-    backend: SandboxBackend = "bubblewrap"
+    backend: str = field(default_factory=lambda: SANDBOXES.default)
     image: str = "debian:stable-slim"
     network: bool = False
     workspace_access: WorkspaceAccess = "rw"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import fields
 
-from backchannel.config.adapters import channel_issues
+from backchannel.config.adapters import SANDBOXES, channel_issues
 from backchannel.config.agents import ANY_AGENT, first
 from backchannel.config.findings import show_path
 from backchannel.config.jobs import job_problems
@@ -22,7 +22,6 @@ from backchannel.config.schedules import schedule_problem, time_zone_problem
 from backchannel.config.schema import ConfigFile
 from backchannel.config.schema_agents import (
     AgentToolSettings,
-    SandboxBackend,
     SandboxSettings,
     ToolNameSettings,
     ToolsSettings,
@@ -57,7 +56,7 @@ class Surroundings(NamedTuple):
     """Says why a provider of models cannot be asked, given the names of those configured; None: it can."""
     tools: Collection[str]
     """The names of the tools that every gateway has."""
-    why_no_sandbox: Callable[[SandboxBackend], str | None]
+    why_no_sandbox: Callable[[str], str | None]
     """Says why sandboxes of a kind cannot be made; None: they can."""
     why_no_channel: Callable[[ChannelSettings], str | None] = lambda settings: None
     """Says why a channel with these settings cannot work; None: it can."""
@@ -82,7 +81,7 @@ def _missing_sandboxes(file: ConfigFile, here: Surroundings) -> Iterator[Setting
         places.append((("agents", "list", index, "sandbox", "mode"), agent.sandbox))
     for path, sandbox in places:
         if sandbox.mode in ("non-main", "all"):
-            problem = here.why_no_sandbox(first(sandbox.backend, defaults.backend) or "bubblewrap")
+            problem = here.why_no_sandbox(first(sandbox.backend, defaults.backend) or SANDBOXES.default)
             if problem:
                 message = f"no sandbox can be made here, so such sessions get no tools with outside effects: {problem}"
                 yield SettingIssue("warning", path, message)

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from backchannel.config.adapters import visibility_in
 from backchannel.config.agents import AgentSettings, agent
 from backchannel.config.schema import Config
 from backchannel.config.schema_agents import McpServerSettings
@@ -23,22 +24,6 @@ INSIDE_OUTPUTS = "/outputs"
 COMES_WITH = {"uvx": "the package uv", "uv": "the package uv", "npx": "Node.js", "node": "Node.js"}
 FETCHES = ("uvx", "npx")
 """Programs that fetch what they run."""
-
-_SEEN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", INSIDE)
-
-
-def why_unseen(command: str) -> str | None:
-    """Say why a program cannot be started in a sandbox of bubblewrap; None: as far as can be told, it can."""
-    if "/" in command and not command.startswith("/"):
-        return None  # it is looked for from the workspace
-    found = command if "/" in command else shutil.which(command, path=USUAL_PATH)
-    if found is not None and all(_is_seen(path) for path in (Path(found), Path(found).resolve())):
-        return None
-    return f"in the sandbox only /usr and the workspace (as {INSIDE}) are seen, and `{command}` is not there"
-
-
-def _is_seen(path: Path) -> bool:
-    return any(path.is_relative_to(folder) for folder in _SEEN)
 
 
 def program_issues(config: Config, search_path: str) -> Iterator[SettingIssue]:
@@ -59,7 +44,7 @@ def program_issues(config: Config, search_path: str) -> Iterator[SettingIssue]:
 
 def _runs_here(user: AgentSettings) -> bool:
     """Whether programs of some of its sessions are this machine's, and not those of an image."""
-    return user.sandbox_mode != "all" or user.sandbox.backend != "docker"
+    return user.sandbox_mode != "all" or visibility_in(user.sandbox.backend) is not None
 
 
 def _why_missing(server: McpServerSettings, search_path: str) -> str | None:
@@ -75,9 +60,13 @@ def _why_missing(server: McpServerSettings, search_path: str) -> str | None:
 
 def _sandbox_issues(command: str, path: SettingPath, users: list[AgentSettings]) -> Iterator[SettingIssue]:
     confined = [user for user in users if user.sandbox_mode != "off"]
-    unseen = [user.id for user in confined if user.sandbox.backend == "bubblewrap"]
-    if unseen and (problem := why_unseen(command)):
-        yield SettingIssue("warning", path, f"sandboxed sessions of {', '.join(unseen)} cannot start it: {problem}")
+    unseen: dict[str, list[str]] = {}
+    for user in confined:
+        why_unseen = visibility_in(user.sandbox.backend)
+        if why_unseen is not None and (problem := why_unseen(command)):
+            unseen.setdefault(problem, []).append(user.id)
+    for problem, ids in unseen.items():
+        yield SettingIssue("warning", path, f"sandboxed sessions of {', '.join(ids)} cannot start it: {problem}")
     offline = [user.id for user in confined if not user.sandbox.network]
     if offline and Path(command).name in FETCHES:
         message = f"it fetches what it runs, and the sandbox of {', '.join(offline)} has no network (sandbox.network)"

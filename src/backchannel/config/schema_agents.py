@@ -13,7 +13,8 @@ from backchannel.core.settings import NonEmpty, Settings, secret, setting
 
 AnnounceMode: TypeAlias = Literal["post", "wake"]
 
-SandboxBackend: TypeAlias = Literal["bubblewrap", "docker"]
+SandboxName: TypeAlias = Annotated[str, Meta(extra={"adapters": "backchannel.sandboxes"})]
+"""The name of a kind of sandbox that is installed: see `validation.SettingKind.words`."""
 WorkspaceAccess: TypeAlias = Literal["rw", "ro", "none"]
 
 Names: TypeAlias = tuple[str, ...]
@@ -71,7 +72,7 @@ class SandboxSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = None
     backend: Annotated[
-        SandboxBackend | None,
+        SandboxName | None,
         setting(
             "The kind of sandbox: `bubblewrap` (Linux, no root) or `docker` (a container of docker or podman). "
             "Unset everywhere: `bubblewrap`."

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 from msgspec.structs import FieldInfo
 
-from backchannel.config.adapters import CHANNELS, AdapterUnusable
+from backchannel.config.adapters import CHANNELS, SANDBOXES, AdapterUnusable
 from backchannel.config.findings import MAX_FINDINGS, ConfigFinding
 from backchannel.config.source import ConfigSource
 from backchannel.core.delivery.channels import ChannelSettings
@@ -87,6 +87,8 @@ class SettingKind(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """The words it may be, if it is one of a few."""
+        if (self.limits.extra or {}).get("adapters") == SANDBOXES.group:
+            return SANDBOXES.names
         return next((words for words in map(_words, self.choices) if words), ())
 
 
@@ -207,6 +209,8 @@ def setting_paths(schema: type[Struct], prefix: str = "") -> Iterator[str]:
 def _fits(value: Any, kind: SettingKind) -> bool:
     if isinstance(value, float) and not math.isfinite(value):
         return False  # `NaN` and `Infinity` are JSON5, and no setting has a use for them
+    if isinstance(value, str) and kind.words and value not in kind.words:
+        return False
     try:
         msgspec.convert(value, kind.exact)
     except (msgspec.ValidationError, ValueError):  # the latter for half a surrogate pair

@@ -45,3 +45,7 @@ class Adapter:
     """Lists the host names under which the platform posts to this gateway, given the channel's settings."""
     thread_word: ThreadWord = "thread"
     """The platform's word for a thread, for the keys of sessions."""
+    is_default: bool = False
+    """Whether it is the one where a configuration names none."""
+    why_unseen: Callable[[str], str | None] | None = None
+    """Says why a sandbox does not show a program of this machine. None: the sandbox has programs of its own."""

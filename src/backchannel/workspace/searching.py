@@ -13,7 +13,8 @@ import shutil
 import sys
 
 from backchannel.agents.programs import Program, environment
-from backchannel.agents.sandbox.bubblewrap import backend
+from backchannel.agents.sandbox.backends import backend_named
+from backchannel.config.adapters import SANDBOXES
 from backchannel.config.agents import SandboxRules
 from backchannel.core.text import cut, storable_text
 from backchannel.errors import InvalidRequest
@@ -80,8 +81,9 @@ def _program(place: Place, pattern: str, path: str) -> Program:
         with words_for(path), opened_folder(place, ()):
             pass
     written = storable_text(pattern)
+    backend = backend_named(SANDBOXES.default)  # it shows the programs of this machine
     if shutil.which("rg", path="/usr/local/bin:/usr/bin") and backend.why_not() is None:
-        return backend.wrapped(Program(_ripgrep(written, names), None, environment()), _RULES, place.root)
+        return backend.wrapped(Program(_ripgrep(written, names), None, environment()), _RULES, place.root, None)
     words = (sys.executable, "-I", "-m", "backchannel.workspace.grep", str(place.root), "/".join(names) or ".", written)
     return Program(words, place.root, environment())
 

@@ -6,35 +6,19 @@ A sandbox is not kept: every program gets one of its own. What sessions of one a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from backchannel.agents import cgroups
 from backchannel.agents.programs import Program
 from backchannel.agents.registry import Agents
-from backchannel.agents.sandbox.bubblewrap import backend as bubblewrap
-from backchannel.agents.sandbox.bubblewrap import seccomp
-from backchannel.agents.sandbox.docker import backend as containers
+from backchannel.agents.sandbox.backends import backend_named
+from backchannel.config.adapters import visibility_in
 from backchannel.config.agents import AgentSettings, SandboxRules
-from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, why_unseen
-from backchannel.config.schema_agents import SandboxBackend
+from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.policy.visibility import is_sandboxed
-
-
-class Backend(NamedTuple):
-    """What sandboxes are made of."""
-
-    why_not: Callable[[], str | None]
-    wrapped: Callable[[Program, SandboxRules, Path, Path], Program]
-
-
-BACKENDS: dict[SandboxBackend, Backend] = {
-    "bubblewrap": Backend(bubblewrap.why_not, bubblewrap.wrapped),
-    "docker": Backend(containers.why_not, containers.wrapped),
-}
 
 
 def workspace_of(settings: AgentSettings, state_dir: Path) -> Path:
@@ -61,17 +45,18 @@ class Sandbox:
     @property
     def problem(self) -> str | None:
         """Say why programs cannot run in it on this machine, and which package is missing."""
-        return BACKENDS[self.rules.backend].why_not()
+        return backend_named(self.rules.backend).why_not()
 
     def why_unseen(self, command: str) -> str | None:
         """Say why a program of this machine cannot be started in it; of an image nothing is known."""
-        return why_unseen(command) if self.rules.backend == "bubblewrap" else None
+        why_unseen = visibility_in(self.rules.backend)
+        return None if why_unseen is None else why_unseen(command)
 
     def wrap(self, program: Program) -> Program:
         """Put a program into it; a `cwd` in the workspace is kept. The leash goes around this: `leashed(wrap(…))`."""
         for folder in (self.workspace, self.outputs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = BACKENDS[self.rules.backend].wrapped(program, self.rules, self.workspace, self.outputs)
+        made = backend_named(self.rules.backend).wrapped(program, self.rules, self.workspace, self.outputs)
         if made.limits.memory_bytes is None:
             return made  # the container has a group of its own
         return cgroups.grouped(made, made.limits.memory_bytes, self.rules.processes)
@@ -101,16 +86,13 @@ class Sandboxes:
         return (self._state_dir / "agents" / agent_id / "outputs" / name).absolute()
 
     def how_memory_is_bounded(self) -> str | None:
-        """Say what keeps `limits.memoryMb` on this machine; None where no session has a sandbox of bubblewrap.
+        """Say what keeps `limits.memoryMb` on this machine; None where no sandbox leaves that to us.
 
         It starts programs to find out, the first time: not for the event loop.
         """
         every = map(self._agents.get, self._agents.ids())
-        if not any(each.sandbox_mode != "off" and each.sandbox.backend == "bubblewrap" for each in every):
-            return None
-        closed = seccomp.why_no_filter() or "a filter of system calls closes what cannot be counted"
-        group = cgroups.how_bounded() or "no control group is to be had here"
-        return f"memory is counted; {closed}; {group}"
+        kinds = sorted({each.sandbox.backend for each in every if each.sandbox_mode != "off"})
+        return next(filter(None, (backend_named(kind).how_memory_is_bounded() for kind in kinds)), None)
 
     def problems(self) -> dict[str, list[str]]:
         """Say why sandboxes that are asked for cannot be made here, each with the agents that have none for it.
@@ -120,7 +102,7 @@ class Sandboxes:
         found: dict[str, list[str]] = {}
         for settings in map(self._agents.get, self._agents.ids()):
             if settings.sandbox_mode != "off":
-                problem = BACKENDS[settings.sandbox.backend].why_not()
+                problem = backend_named(settings.sandbox.backend).why_not()
                 if problem is not None:
                     found.setdefault(problem, []).append(settings.id)
         return found

@@ -62,7 +62,7 @@ class ConfigChecked(NamedTuple):
 def look_for_problems(options: Options) -> ConfigChecked:
     """Check the configuration, and what it needs on this machine."""
     from backchannel.agents.models import why_not_asked
-    from backchannel.agents.sandbox.sandboxes import BACKENDS
+    from backchannel.agents.sandbox.backends import backend_named
     from backchannel.agents.toolset import SESSION_TOOL_GROUP
     from backchannel.channels.registry import why_no_channel
     from backchannel.config import Surroundings, check_config
@@ -81,7 +81,7 @@ def look_for_problems(options: Options) -> ConfigChecked:
     here = Surroundings(
         why_not_asked=partial(why_not_asked, env=os.environ),
         tools=tools,
-        why_no_sandbox=lambda backend: BACKENDS[backend].why_not(),
+        why_no_sandbox=lambda backend: backend_named(backend).why_not(),
         why_no_channel=why_no_channel,
     )
     findings = check_config(options.config, os.environ, state=options.state, here=here)

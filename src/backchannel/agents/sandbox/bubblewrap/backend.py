@@ -17,14 +17,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from backchannel.agents import cgroups
 from backchannel.agents.leash import FILTER
 from backchannel.agents.programs import CERTIFICATES, Program, ProgramLimits, leashed
+from backchannel.agents.sandbox.backends import MIB, SCRATCH, SandboxBackend, disk_limits
 from backchannel.agents.sandbox.bubblewrap.seccomp import build_filter, build_full_filters, why_no_filter
 from backchannel.config.agents import SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS, USUAL_PATH
 
 PROGRAM, PACKAGE = "bwrap", "bubblewrap"
-SCRATCH = "/tmp"  # noqa: S108 - it is the sandbox's own
 SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders that are links into `/usr` on most systems, and folders of their own on some."""
 _SHOWN = (
@@ -51,9 +52,6 @@ ETC = Path(__file__).parent / "etc"
 """Our own `passwd` and `group`, since the system's tell who has accounts here."""
 _PROBE_LIMIT_S = 10.0
 FILE_BYTES = 1 << 30
-DISK_BYTES = 128 << 20
-"""A program is stopped before it takes the last of a disk that the gateway may need."""
-MIB = 1 << 20
 
 
 def why_not() -> str | None:
@@ -134,13 +132,6 @@ def limits(rules: SandboxRules) -> ProgramLimits:
     )
 
 
-def disk_limits(rules: SandboxRules) -> ProgramLimits:
-    """Say how far a program may fill the workspace, if it may write there, and the disk."""
-    if rules.workspace_access != "rw":
-        return ProgramLimits(disk_bytes=DISK_BYTES)
-    return ProgramLimits(disk_bytes=DISK_BYTES, folder_bytes=rules.disk_mb * MIB, folder_files=rules.files)
-
-
 def _temporary_bytes(rules: SandboxRules) -> int:
     """Tell how large each temporary folder may get: what lies there is memory, and counts as such."""
     return rules.memory_mb * MIB // 2
@@ -192,3 +183,15 @@ def _counted(rules: SandboxRules) -> tuple[str, ...]:
     """Have the kernel count processes inside, where no others of the user are; for root it does not count."""
     found = Path("/usr/bin/prlimit")
     return (str(found), f"--nproc={rules.processes}", "--") if found.exists() and os.geteuid() != 0 else ()
+
+
+def how_memory_is_bounded() -> str:
+    """Say what keeps `limits.memoryMb` on this machine."""
+    closed = why_no_filter() or "a filter of system calls closes what cannot be counted"
+    group = cgroups.how_bounded() or "no control group is to be had here"
+    return f"memory is counted; {closed}; {group}"
+
+
+def make_backend() -> SandboxBackend:
+    """Make the backend, for the adapter."""
+    return SandboxBackend(why_not, wrapped, how_memory_is_bounded)

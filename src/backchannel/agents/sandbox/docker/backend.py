@@ -17,7 +17,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from backchannel.agents.programs import CERTIFICATES, PASSED_ON, PASSED_ON_PREFIX, Program
-from backchannel.agents.sandbox.bubblewrap.backend import SCRATCH, disk_limits
+from backchannel.agents.sandbox.backends import SCRATCH, SandboxBackend, disk_limits
 from backchannel.config.agents import SandboxRules
 from backchannel.config.programs import INSIDE, INSIDE_OUTPUTS
 
@@ -51,7 +51,7 @@ def _failure(name: str) -> str | None:
     return f"{name} does not work here: {said[0]}"
 
 
-def wrapped(program: Program, rules: SandboxRules, workspace: Path, outputs: Path) -> Program:
+def wrapped(program: Program, rules: SandboxRules, workspace: Path, outputs: Path | None) -> Program:
     """Put a program into a container; it can read the folder of outputs."""
     name, found = f"backchannel-{uuid4().hex}", client() or CLIENTS[0]
     has_files = rules.workspace_access != "none"
@@ -60,7 +60,7 @@ def wrapped(program: Program, rules: SandboxRules, workspace: Path, outputs: Pat
         *(found, "run", "--rm", "--interactive", "--init", "--name", name, "--pull", "missing"),
         *_confined(rules),
         *(("--volume", f"{workspace}:{INSIDE}:{rules.workspace_access}") if has_files else ()),
-        *("--volume", f"{outputs}:{INSIDE_OUTPUTS}:ro"),
+        *(("--volume", f"{outputs}:{INSIDE_OUTPUTS}:ro") if outputs is not None else ()),
         *("--workdir", _cwd(program.cwd, workspace) if has_files else SCRATCH),
         *("--env", f"HOME={INSIDE if has_files else SCRATCH}"),
         *(word for key in own for word in ("--env", key)),
@@ -94,3 +94,8 @@ def _is_ours(name: str, value: str) -> bool:
     if name in CERTIFICATES:  # those that a server's own settings name are meant for the image
         return value == os.environ.get(name)
     return name in PASSED_ON or name.startswith(PASSED_ON_PREFIX)
+
+
+def make_backend() -> SandboxBackend:
+    """Make the backend, for the adapter."""
+    return SandboxBackend(why_not, wrapped)
