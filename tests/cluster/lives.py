@@ -119,10 +119,13 @@ class Gateways:
     def log_of(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
-    async def trouble(self, lives: list[Life], seconds: float) -> None:
-        """Kill one of them every second or two, and start another in its place; at times another one is paused."""
+    async def trouble(self, lives: list[Life], seconds: float, least: int) -> None:
+        """Kill one of them every second or two, and start another in its place; at times another one is paused.
+
+        This goes on until the time is over and at least so many messages are accepted.
+        """
         ends = asyncio.get_running_loop().time() + seconds
-        while asyncio.get_running_loop().time() < ends:
+        while asyncio.get_running_loop().time() < ends or self._accepted_by(lives) < least:
             await asyncio.sleep(self._chance.uniform(0.5, 2.0))
             killed, paused = self._chance.sample(range(len(lives)), 2)
             is_paused = self._chance.random() < 0.3
@@ -130,6 +133,9 @@ class Gateways:
             lives[killed] = await self._replace(lives[killed])
             if pausing is not None:
                 await pausing
+
+    def _accepted_by(self, lives: list[Life]) -> int:
+        return len(self.accepted) + sum(len(life.accepted) for life in lives)
 
     async def _pause(self, life: Life) -> None:
         """Stop a process for longer than its lease, so that the others take it for dead; then let it go on."""
@@ -182,14 +188,16 @@ def _check_order(rows: Rows, session_id: str, moved: set[str]) -> None:
     assert len(blocks) == len(set(blocks)), f"runs were mixed in {session_id}: {blocks}"
 
 
-async def live_and_die(folder: Path, url: str, *, seconds: float, lease_s: float, seed: int) -> Gateways:
-    """Let three gateways live through trouble, and check what is left."""
+async def live_and_die(
+    folder: Path, url: str, *, seconds: float, lease_s: float, seed: int, least: int = 0
+) -> Gateways:
+    """Let three gateways live through trouble until they have accepted so many messages, and check what is left."""
     async with open_member(folder, url, "first", lease_s):
         witness.watch(url)
     house = Gateways(folder, url, lease_s, random.Random(seed))
     lives = list(await asyncio.gather(*(house.begin(f"g{n}") for n in range(3))))
     try:
-        await house.trouble(lives, seconds)
+        await house.trouble(lives, seconds, least)
         for life in lives:
             await house.stop(life)
     finally:
