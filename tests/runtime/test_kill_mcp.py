@@ -80,21 +80,7 @@ async def test_kill_9_in_a_call_leaves_no_process_and_the_next_start_tells_or_re
     diary = tmp_path / "diary"
     async with StubProvider() as stub:
         program = Program(tmp_path)
-        program.write_config(
-            json.dumps(
-                {
-                    "agents": {"list": [{"id": "main", "model": "stub/test"}]},
-                    "models": {"providers": {"stub": {"api": "openai", "baseUrl": stub.base_url, "apiKey": "any"}}},
-                    "tools": {"allow": ["group:mcp:acts", "group:mcp:looks"]},
-                    "mcp": {
-                        "servers": {
-                            "acts": server(diary),
-                            "looks": server(diary, effects={"hang": "none"}, timeoutSeconds=1),
-                        }
-                    },
-                }
-            )
-        )
+        write_config(program, stub, diary, looks_for_s=60)
         stub.then(
             Answer(calls=(Call("acts__fork", {}),)),
             Answer(calls=(Call("acts__hang", {"text": "act"}), Call("looks__hang", {"text": "look"}))),
@@ -112,6 +98,7 @@ async def test_kill_9_in_a_call_leaves_no_process_and_the_next_start_tells_or_re
         await asyncio.to_thread(before.kill)
         assert await asyncio.to_thread(all_ended, processes)
 
+        write_config(program, stub, diary, looks_for_s=1)
         after = await started(program)
         try:
             await stub.asked(3)
@@ -123,6 +110,20 @@ async def test_kill_9_in_a_call_leaves_no_process_and_the_next_start_tells_or_re
     assert "took longer than 1 s and was cancelled" in looked
     assert diary.read_text().count('call hang {"text": "act"}') == 1
     assert diary.read_text().count('call hang {"text": "look"}') == 2
+
+
+def write_config(program: Program, stub: StubProvider, diary: Path, *, looks_for_s: float) -> None:
+    servers = {
+        "acts": server(diary),
+        "looks": server(diary, effects={"hang": "none"}, timeoutSeconds=looks_for_s),
+    }
+    config = {
+        "agents": {"list": [{"id": "main", "model": "stub/test"}]},
+        "models": {"providers": {"stub": {"api": "openai", "baseUrl": stub.base_url, "apiKey": "any"}}},
+        "tools": {"allow": ["group:mcp:acts", "group:mcp:looks"]},
+        "mcp": {"servers": servers},
+    }
+    program.write_config(json.dumps(config))
 
 
 async def started(program: Program) -> Up:
