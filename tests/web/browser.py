@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from tests.web.gateways import GatewayProcess
 
-PATIENCE_MS = 15_000
+PATIENCE_MS = 30_000
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 800}
 TOKEN = "backchannel.token"
