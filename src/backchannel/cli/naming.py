@@ -1,4 +1,4 @@
-"""Names that people type: of sessions by key, id, label or agent, and beginnings of ids."""
+"""Names that people type: sessions by key, id, label or agent, others by short id."""
 
 from __future__ import annotations
 

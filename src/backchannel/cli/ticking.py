@@ -1,4 +1,4 @@
-"""A clock that ticks while a line is read, to show events or end the reading."""
+"""A clock that ticks while a line is read, so that news can be shown."""
 
 from __future__ import annotations
 
