@@ -12,7 +12,7 @@ import select
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -26,8 +26,10 @@ from backchannel.cli.tables import TableRows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
 SeenT = TypeVar("SeenT")
+ThingT = TypeVar("ThingT")
 LoadedT = TypeVar("LoadedT", covariant=True)
 ShownT = TypeVar("ShownT", contravariant=True)
 SessionT = TypeVar("SessionT", bound="answers.SessionRow | answers.TreeNode", covariant=True)
@@ -222,6 +224,13 @@ class ScreenDrawing(ABC, Generic[SeenT]):
         self._live.update(self.picture(self._snapshot, self._note, self._since_ms()), refresh=True)
 
 
+def hint_line(note: str, style: str) -> Text:
+    """Write the line about the connection, or how to end the view."""
+    from rich.text import Text
+
+    return Text(note, style) if note else Text(f"{time.strftime('%H:%M:%S')} · Ctrl-C ends", "dim")
+
+
 class Screen(ScreenDrawing[TableSnapshot[Any]]):
     """A table that is drawn."""
 
@@ -229,8 +238,11 @@ class Screen(ScreenDrawing[TableSnapshot[Any]]):
         from rich.console import Group
         from rich.text import Text
 
-        head = Text(note, style="yellow") if note else Text(f"{time.strftime('%H:%M:%S')} · Ctrl-C ends", style="dim")
-        return Group(head, Text(), self._fitting(snapshot.table(snapshot.ts + since_ms)) if snapshot else Text())
+        return Group(
+            hint_line(note, "yellow"),
+            Text(),
+            self._fitting(snapshot.table(snapshot.ts + since_ms)) if snapshot else Text(),
+        )
 
     def last(self, snapshot: TableSnapshot[Any], since_ms: int) -> RenderableType:
         return _drawn(snapshot.table(snapshot.ts + since_ms))
@@ -256,7 +268,23 @@ def _drawn(table: TableRows) -> RenderableType:
 
 
 class PipedOutput:
-    """Output that is not drawn on: a pipe, a file, a terminal that cannot move its cursor."""
+    """Output that is not drawn on: a pipe, a file, a terminal that cannot move its cursor. It shows changes."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._known: dict[str, dict[str, object]] = {}
+        """The state of each thing at the last look, by its kind and id."""
+
+    def changed(
+        self, what: str, rows: Mapping[str, ThingT], state_of: Callable[[ThingT], object] = lambda row: row
+    ) -> list[ThingT]:
+        """Give the things of a kind that are new, or have another state than at the last look."""
+        known, self._known[what] = self._known.get(what, {}), {id_: state_of(row) for id_, row in rows.items()}
+        return [row for id_, row in rows.items() if known.get(id_) != state_of(row)]
+
+    def deleted(self, deleted: set[str], sessions: Container[str]) -> list[str]:
+        """Give the sessions that were shown and are deleted now."""
+        return sorted(key for key in deleted & self._known.get("session", {}).keys() if key not in sessions)
 
     def __enter__(self) -> Self:
         return self
@@ -283,22 +311,19 @@ class Lines(PipedOutput, Generic[RowT]):
     def __init__(
         self, line_of: Callable[[RowT], str], *, as_json: bool, plain_of: Callable[[RowT], object] = lambda row: row
     ) -> None:
+        super().__init__(as_json=as_json)
         self._line_of = line_of
         self._plain_of = plain_of
-        self._as_json = as_json
-        self._known: dict[str, RowT] = {}
 
     def show(self, snapshot: TableSnapshot[RowT], deleted: set[str]) -> None:
         now = {session.key: session for session in snapshot.sessions}
-        for key in sorted((deleted & self._known.keys()) - now.keys()):
+        for key in self.deleted(deleted, now):
             self._say_deleted(key, snapshot.ts)
-        changed = [session for key, session in now.items() if self._known.get(key) != session]
-        for session in sorted(changed, key=lambda session: session.updated_at):
+        for session in sorted(self.changed("session", now), key=lambda session: session.updated_at):
             if self._as_json:
                 show_json(self._plain_of(session), lines=True)
             else:
                 say(self._line_of(session))
-        self._known = now
 
     def _say_deleted(self, key: str, now_ms: int) -> None:
         if self._as_json:

@@ -15,7 +15,7 @@ from backchannel.cli import answers
 from backchannel.cli.commands.deliveries import place_of
 from backchannel.cli.commands.runs import result_of
 from backchannel.cli.commands.sessions import kind_of, name_of
-from backchannel.cli.live import ScreenDrawing
+from backchannel.cli.live import ScreenDrawing, hint_line
 from backchannel.cli.options import Options
 from backchannel.cli.output import age, clean, until
 from backchannel.cli.overview import OverviewSnapshot
@@ -69,12 +69,11 @@ class Board(ScreenDrawing[OverviewSnapshot]):
 
     def picture(self, snapshot: OverviewSnapshot | None, note: str, since_ms: int) -> RenderableType:
         from rich.console import Group
-        from rich.text import Text
 
-        hint = Text(note, "bold yellow") if note else Text(f"{time.strftime('%H:%M:%S')} · Ctrl-C ends", "dim")
+        head = hint_line(note, "bold yellow")
         if snapshot is None:
-            return hint
-        return Group(*self._lines(snapshot, since_ms, hint, is_away=bool(note)))
+            return head
+        return Group(*self._lines(snapshot, since_ms, head, is_away=bool(note)))
 
     def last(self, snapshot: OverviewSnapshot, since_ms: int) -> RenderableType:
         from rich.console import Group
@@ -83,12 +82,12 @@ class Board(ScreenDrawing[OverviewSnapshot]):
         return Group(*self._lines(snapshot, since_ms, Text(f"as it was at {time.strftime('%H:%M:%S')}", "dim")))
 
     def _lines(
-        self, seen: OverviewSnapshot, since_ms: int, hint: Text, *, is_away: bool = False
+        self, seen: OverviewSnapshot, since_ms: int, note: Text, *, is_away: bool = False
     ) -> list[RenderableType]:
         from rich.text import Text
 
         width = self._console.width
-        head = _head(seen, hint, width, is_away=is_away)
+        head = _head(seen, note, width, is_away=is_away)
         head += [] if is_away else _problem(seen, self._options, width)
         for line in head:
             line.no_wrap, line.overflow = True, "ellipsis"
@@ -119,7 +118,7 @@ def share(room: int, wanted: Sequence[int]) -> list[int]:
     return given
 
 
-def _head(seen: OverviewSnapshot, hint: Text, width: int, *, is_away: bool) -> list[Text]:
+def _head(seen: OverviewSnapshot, note: Text, width: int, *, is_away: bool) -> list[Text]:
     """Show the gateway, its state and the counts; a narrow window needs more lines.
 
     A gateway that is away has no known state: its last one would contradict the hint.
@@ -141,7 +140,7 @@ def _head(seen: OverviewSnapshot, hint: Text, width: int, *, is_away: bool) -> l
         *(_warned(counts.deliveries[state], state) for state in ("failed", "uncertain")),
         (f"  strangers {strangers} waiting" if (strangers := status.pairings["pending"]) else "", "bold yellow"),
     )
-    return [*_joined(gateway, hint, width), *_joined(runs, deliveries, width)]
+    return [*_joined(gateway, note, width), *_joined(runs, deliveries, width)]
 
 
 def _joined(first: Text, second: Text, width: int) -> list[Text]:

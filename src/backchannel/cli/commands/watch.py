@@ -6,9 +6,8 @@ session, run and delivery that changed, and for the gateway when its problems ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import typer
 
@@ -21,8 +20,6 @@ from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import clean, clock_time, counted, say, show_json
 from backchannel.cli.overview import Overview, OverviewSnapshot
 from backchannel.cli.watch_screen import Board
-
-RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +37,20 @@ class Changes(PipedOutput):
     """A line for each change since the last look."""
 
     def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-        self._known: dict[str, dict[str, object]] = {"session": {}, "run": {}, "delivery": {}}
-        """The state of each thing in the last look."""
+        super().__init__(as_json=as_json)
         self._problems: object = None
 
     def show(self, snapshot: OverviewSnapshot, deleted: set[str]) -> None:
         is_first = self._problems is None
         others = snapshot.others
-        changes = [*self._sessions(snapshot, deleted)]
+        sessions = {session.key: session for session in snapshot.sessions}
+        changes = [_deleted(key, snapshot.ts) for key in self.deleted(deleted, sessions)]
+        changes += map(_session, self.changed("session", sessions))
         # Of two rows of one thing, that which was read later counts.
         runs = {run.run_id: run for run in (*snapshot.runs, *others.runs)}
         deliveries = {delivery.id: delivery for delivery in (*snapshot.deliveries, *others.deliveries)}
-        changes += self._changed("run", runs, _run, _run_state)
-        changes += self._changed("delivery", deliveries, _delivery, _attempt)
+        changes += map(_run, self.changed("run", runs, _run_state))
+        changes += map(_delivery, self.changed("delivery", deliveries, _attempt))
         for change in self._gateway(snapshot):
             self._say(change)
         shown = {run.run_id for run in snapshot.runs} | {delivery.id for delivery in snapshot.deliveries}
@@ -68,30 +65,16 @@ class Changes(PipedOutput):
             first = f"  {counted(len(problems), 'problem')}: {problems[0].message}" if problems else ""
             yield ChangeLine(seen.ts, "status", "", status, f"gateway   {status}{first}")
 
-    def _sessions(self, seen: OverviewSnapshot, deleted: set[str]) -> Iterator[ChangeLine]:
-        rows = {session.key: session for session in seen.sessions}
-        for key in sorted((deleted & self._known["session"].keys()) - rows.keys()):
-            yield ChangeLine(seen.ts, "session", key, deleted_session(key, seen.ts), f"session   {key}  deleted")
-        yield from self._changed("session", rows, _session, lambda row: row)
-
-    def _changed(
-        self,
-        what: str,
-        rows: dict[str, RowT],
-        change_of: Callable[[RowT], ChangeLine],
-        state_of: Callable[[RowT], object],
-    ) -> Iterator[ChangeLine]:
-        known, self._known[what] = self._known[what], {id_: state_of(row) for id_, row in rows.items()}
-        for id_, row in rows.items():
-            if known.get(id_) != state_of(row):
-                yield change_of(row)
-
     def _say(self, change: ChangeLine) -> None:
         if self._as_json:
             problems = {"problems": self._problems} if change.what == "status" else {}
             show_json({"type": change.what, change.what: change.value, **problems}, lines=True)
         else:
             say(clean(f"{clock_time(change.at)}  {change.line}").replace("\n", " "))
+
+
+def _deleted(key: str, now_ms: int) -> ChangeLine:
+    return ChangeLine(now_ms, "session", key, deleted_session(key, now_ms), f"session   {key}  deleted")
 
 
 def _session(row: answers.SessionRow) -> ChangeLine:
