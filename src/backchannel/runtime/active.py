@@ -1,8 +1,8 @@
-"""An active run: what the runner knows of it between two commits, its tool calls, and what a function agent sees of it.
+"""An active run: its state between two commits, its tool calls, and its function context.
 
-A tool call is carried out at most once, and its result committed. It is planned in the commit of the reply that asks
-for it. One with outside effects is marked before it begins; found so after a crash it is not begun again, since whether
-it had its effect is not known.
+A tool call is carried out at most once, and its result committed. The call is planned in the commit of the reply that
+asks for it. A call with outside effects is marked before it begins. After a crash a marked call is not begun again,
+since nobody knows whether it had its effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting for a person's word on a tool call: without limit of time, without a slot, and over restarts."""
+"""Waits for a person's permission: without a time limit, without a slot, and over restarts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The real clock, and how it is noticed that one was set back.
+"""The real clock, and the check that notices a clock that was set back.
 
-On a database that several gateways share, all of them count by the clock of its server: what one writes is compared
-with what another reads. The driver tells what that clock showed, again and again. Between two readings it is counted on
-by the monotonic clock of this machine. So neither a wrong time of day here, nor setting it, moves anything.
+On a shared database all gateways use the clock of its server: what one writes is compared with what another reads. The
+driver reports that clock again and again. Between two readings the monotonic clock of this machine counts on. So
+neither a wrong time of day here, nor setting it, moves anything.
 """
 
 from __future__ import annotations

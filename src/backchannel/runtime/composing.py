@@ -1,4 +1,4 @@
-"""Composing: a run at work whose reply goes to a chat, as far as the chat can see of it before the reply is there."""
+"""Composing: a run whose reply goes to a chat, as the chat sees it meanwhile."""
 
 from __future__ import annotations
 

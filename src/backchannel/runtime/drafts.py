@@ -1,14 +1,14 @@
-"""Drafts and signs of typing: what a chat sees of a run before its reply is there.
+"""Drafts and typing: signs of a run in its chat before the reply.
 
-A listener hears runs begin and end and their replies grow. For each run whose reply goes to a chat outside there is a
-`ComposingRun` (`runtime/composing.py`), in memory only. Signs of typing are asked for while the run works. Where the
-channel streams, the reply is shown as far as it is written: when it has grown for one interval a row is committed, the
-draft posted, and the platform's id committed; from then on it is edited, which may be repeated and needs no rows.
-`storage/units/drafts.py` has the rows, `core/delivery/drafts.py` what becomes of a draft when its run ends.
+A listener hears runs begin and end and their replies grow. Each run whose reply goes to an outside chat has a
+`ComposingRun` (`runtime/composing.py`), in memory only. Typing is shown while the run works. Where the channel streams,
+the reply is shown as far as it is written. When it has grown for one interval, a row is committed, the draft is posted,
+and the platform's id is committed. From then on the draft is edited, which may be repeated and needs no rows.
+`storage/units/drafts.py` has the rows. `core/delivery/drafts.py` decides about a draft when its run ends.
 
-A call that is on its way is waited for before anything else is sent to its chat (`settled`): the reply must neither be
-overwritten by an older draft nor miss the id of the message that it takes the place of. Whatever fails here, the run
-and its reply go on.
+A call that is under way is waited for before anything else is sent to its chat (`settled`). Otherwise an older draft
+could overwrite the reply, or the reply could miss the id of its draft. Whatever fails here, the run and its reply go
+on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Events: committed facts, and live progress that no row holds, handed to listeners; and the log of failures.
+"""Events: committed facts and live progress for listeners, and the log of failures.
 
-Facts come from the store after their commit; progress (text as it is streamed, tools as they start and end) from the
-runner. A listener is a plain function called on the event loop; it must not block and must not raise. The log
-of failures is one of them: it tells committed ones only, each once.
+Facts come from the store after their commit. Progress, which no row holds, comes from the runner: text as it is
+streamed, tools as they start and end. A listener is a plain function called on the event loop; it must not block and
+must not raise. The log of failures is one of them: it logs committed ones only, each once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The send policy where messages are accepted: asked in the accepting unit, of the session as it is then."""
+"""The send policy, asked in the unit that accepts a message, for the session as it is then."""
 
 from __future__ import annotations
 

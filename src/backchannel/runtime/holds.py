@@ -1,4 +1,4 @@
-"""Accounts that wait: a limit on all that goes out by an account is kept in all its chats."""
+"""Holds on accounts: a limit on an account holds in all its chats."""
 
 from __future__ import annotations
 

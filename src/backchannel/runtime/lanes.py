@@ -1,8 +1,8 @@
-"""Lanes: the runs of one session happen one after the other, those of different sessions at the same time.
+"""Lanes: runs of one session in order, runs of different sessions side by side.
 
-In memory there are only wake-ups, slots and the tasks at work; which run of a session is next, and whether a lane is
-free, the store decides. A key in the queue *may* have a queued run: being wrong costs one look, never a run. Which
-session is next, `core/policy/slots.py` decides.
+In memory there are only wake-ups, slots and the tasks at work. The store decides which run of a session is next, and
+whether a lane is free. A key in the queue *may* have a queued run: being wrong costs one look, never a run.
+`core/policy/slots.py` decides which session is next.
 
 A slot is taken before the store is asked to start a run, so that accepting and starting can be one commit.
 """

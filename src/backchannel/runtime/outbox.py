@@ -1,8 +1,8 @@
-"""The outbox: sends what stands in line, one part at a time per chat, different chats beside each other.
+"""The outbox: sends one part at a time per chat, and different chats side by side.
 
-A part is marked as being sent in a commit of its own before it is handed to its channel, and the outcome is
-committed before the next is looked at. In memory there are only tasks and wake-ups: whose turn it is, when to try
-again and how often, the rows say. Starting decides on what an earlier process was sending, and wakes every lane.
+A part is marked as being sent in its own commit, before it is handed to its channel. The outcome is committed before
+the next part. In memory there are only tasks and wake-ups. The rows say whose turn it is, when to retry and how often.
+A start decides about parts that an earlier process was sending, and wakes every line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Pictures in a request: read when a model is asked, and kept nowhere.
 
-The newest is always shown. There is room for so many and so much in one request, because every request of a
-conversation carries them all again; for the others a line stands. A picture that is gone, or a model that sees none,
-never fails a run.
+The newest is always shown. One request has room for only so many, because every request of a conversation carries them
+all again. A line stands for each of the others. A picture that is gone, or a model that sees none, never fails a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Models that failed and are asked again: which runs are at that now.
+"""Retries of models: the runs whose model failed and is asked again.
 
-Kept in memory, for those who look at a run in between two events. Of a run that another gateway works on only the
-events are told here.
+They are kept in memory, for readers of a run between two events. For a run on another gateway only the events are
+known here.
 """
 
 from __future__ import annotations

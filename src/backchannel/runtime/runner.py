@@ -1,8 +1,8 @@
-"""The runner: carries out one run, a loop of model calls and rounds of tool calls.
+"""The runner: one run as a loop of model calls and rounds of tool calls.
 
-Each reply and each tool result is committed before the next step begins, so going on after a crash is the same
-loop entered again: open tool calls first, then the model. However the loop is left, the run ends by exactly one
-commit here, unless the process is stopping, when it is left for the next start.
+Each reply and each tool result is committed before the next step begins. So going on after a crash is the same loop
+entered again: open tool calls first, then the model. However the loop is left, the run ends by exactly one commit here.
+A process that stops leaves the run for the next start.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Timers: does, when its time has come, whatever a row says must happen later.
+"""Timers: the loop that does at its time what a row says must happen later.
 
-Inside a process, time is measured by the monotonic reading: sleeps, waits and limits keep to their length whatever
-happens to the time of day. Rows carry times of day, because they outlive the process; what a clock that was set back
-leaves too far ahead is pulled in (`storage/clock.py`), at each start and whenever it is noticed.
+Inside a process the monotonic clock measures time: sleeps, waits and limits keep their length whatever happens to the
+time of day. Rows carry times of day, because they outlive the process. Rows that a set-back clock leaves too far ahead
+are pulled in (`storage/clock.py`), at each start and whenever it is noticed.
 
-One loop does all of it; `storage/clock.py` tells what is due. A timer is one unit that does the work and clears or
-moves the row, so a crash at any point leaves it to be done, once. A retry of a delivery has its time in the row of the
+One loop does all of it; `storage/clock.py` says what is due. A timer is one unit that does the work and clears or moves
+the row. So a crash at any point leaves it to be done, once. A retry of a delivery has its time in the row of the
 delivery, and the loop only wakes the chat's line. In memory there is only the sleep until the next one.
 """
 

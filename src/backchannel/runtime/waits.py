@@ -1,6 +1,7 @@
-"""Waiting on the server: for runs to end, any number of waiters and also long after, and for the reply to a send.
+"""Waits on the server: for runs to end, and for the reply to a send.
 
-All else of an exchange happens in the commits that end runs.
+A run may have any number of waiters, also long after its end. All else of an exchange happens in the commits that end
+runs.
 """
 
 from __future__ import annotations

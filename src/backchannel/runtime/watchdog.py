@@ -1,8 +1,8 @@
-"""The watchdog: notices when something has held the event loop, and says what, if that is known.
+"""The watchdog: notices that the event loop was held, and by what.
 
-While the loop is held, no request is answered. A timer that fires late shows for how long. What
-held it is named where it was a unit of the store, the only thing that does much at a time; a machine that was busy or
-asleep looks the same, but took no processor time here.
+While the loop is held, no request is answered. A timer that fires late shows for how long. If a unit of the store held
+it, the unit is named: only units do much at a time. A machine that was busy or asleep looks the same, but took no
+processor time here.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Echoing: gateways on one database tell each other what they have committed, where somebody waits for it.
+"""Echoing: each gateway tells the others of commits that somebody there waits for.
 
-Each tells the others for which topics somebody waits there (`core/cluster/interests.py`): soon after a wait or a
-subscription begins, and again while it lasts. After a commit, words about it go to those
-gateways alone, and to those that have something to do about it. A gateway that hears a word reads its row, and treats
-it like a fact of its own. So a commit that concerns one gateway costs the others nothing.
+Each gateway tells the others which topics somebody waits for there (`core/cluster/interests.py`). It does so soon after
+a wait or a subscription begins, and again while it lasts. After a commit, echoes go to those gateways, and to gateways
+that have something to do about it. A gateway that gets an echo reads its row, and treats it like a fact of its own. So
+a commit that concerns one gateway costs the others nothing.
 
-What is heard makes things happen sooner. What a lost word was about is found by the look that is taken once a second:
-work that nobody does, what is waited for, and how runs ended that somebody here follows.
+Echoes make things happen sooner. A look once a second finds what a lost echo was about: work that nobody does, what is
+waited for, and the ends of runs that somebody here follows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Replies that grow on one gateway and are read on another.
 
-Each gateway remembers what its own runs have streamed (`GrowingHere`). One that has readers of a run elsewhere
-(`GrowingElsewhere`) asks for it in that run's row, for a while, and again while there are readers. As long as somebody
-asks, the gateway that works on the run writes all that was streamed into the row, at most five times a second, and
-tells the others; they read it, and tell their readers what is new. For a run that nobody elsewhere reads nothing is
-written.
+Each gateway remembers what its own runs have streamed (`GrowingHere`). A gateway with readers of a run elsewhere
+(`GrowingElsewhere`) asks for it in that run's row, and again while there are readers. Meanwhile the gateway that works
+on the run writes all that was streamed into the row, at most five times a second, and tells the others. They read the
+row, and tell their readers what is new. Nothing is written for a run that nobody elsewhere reads.
 
-Rows are hints as the events are: the reply itself comes with its commit, and what was streamed of it is not told after.
+Rows are hints as the events are. The reply itself comes with its commit; nothing that was streamed of it is told after.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""This gateway's place among those that work on one database: its lease and its duties.
+"""The lease of this gateway among those that work on one database.
 
 The lease is renewed every third of its length. By this process's own clock it ends a little sooner than the others see
-it end; then, or when the others have taken this process for dead, all its work is dropped without another commit, and
-it enters once more under a new number. Before each call of a model, start of a tool and send the lease is looked at.
+it end. Then, or when the others have ended this process, all work is dropped without another commit. The process enters
+once more under a new number. The lease is checked before each model call, tool and send.
 """
 
 from __future__ import annotations

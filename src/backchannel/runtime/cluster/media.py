@@ -1,8 +1,7 @@
-"""The pictures that people sent, wherever they came in.
+"""Pictures that people sent, on whichever gateway they came in.
 
-They lie in the media folder of the gateway that took them; where several gateways share a database they are there too,
-before the message that refers to them. A gateway that is asked for one that it does not have takes it from there, and
-keeps it.
+They lie in the media folder of the gateway that took them. Where several gateways share a database they are there too,
+before the message that refers to them. A gateway without a picture takes it from there, and keeps it.
 """
 
 from __future__ import annotations
