@@ -15,6 +15,7 @@ import pytest
 
 from backchannel.agents.mcp import keeping
 from backchannel.core.messages import ImageBlock
+from backchannel.core.supervision import Backoff
 from backchannel.gateway.condition import examine
 from tests.support.loop_time import loop_time
 from tests.support.mcp_caller import SERVER, calling, server, until
@@ -228,7 +229,7 @@ async def test_a_server_that_hangs_at_its_start_holds_a_run_up_once_and_no_longe
 async def test_known_tools_of_a_server_that_is_down_say_why_and_when_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr(keeping, "_BACKOFF", Backoff(30.0, 60.0))
     async with calling(tmp_path, {"far": server()}) as at:
         await at.call("far__crash")
         monkeypatch.setattr(keeping, "_PATIENCE_S", 0.3)
@@ -243,7 +244,7 @@ async def test_known_tools_of_a_server_that_is_down_say_why_and_when_it_is_tried
 async def test_a_call_of_a_tool_whose_server_is_not_up_yet_says_what_that_is_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr(keeping, "_BACKOFF", Backoff(30.0, 60.0))
     servers = {"far": server({"start": "fail"}), "slow": server({"start": "hang"}), "near": server()}
     async with calling(tmp_path, servers, ["far__*", "slow__echo", "group:mcp:near"]) as at:
         monkeypatch.setattr(keeping, "_PATIENCE_S", 0.3)

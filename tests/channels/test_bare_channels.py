@@ -87,7 +87,7 @@ async def test_a_channel_that_fails_is_started_again_with_growing_pauses(tmp_pat
     model = ScriptedModel(replies=echo)
     async with running(tmp_path, model, config=CONFIG, equip=lambda g: g.add_channel(channel), clock=clock) as gateway:
         await asyncio.wait_for(channel.held.wait(), 20)
-        assert gateway.parts.keeper.health("bare").is_up and gateway.parts.keeper.down() == {}
+        assert gateway.parts.keeper.health_of("bare").is_up and gateway.parts.keeper.down() == {}
     pauses = [slept for slept in clock.slept if slept in (1.0, 2.0, 4.0)]
     assert pauses[:3] == [1.0, 2.0, 4.0] and channel.closed == 1
 
@@ -99,7 +99,7 @@ async def test_a_channel_that_keeps_failing_is_down_since_the_first_time(tmp_pat
         gateway.add_channel(channel)  # also while the gateway runs
         await asyncio.wait_for(channel.tried_thrice.wait(), 20)
         assert gateway.parts.keeper.down() == {"bare": "OSError: the connection broke"}
-        assert before <= gateway.parts.keeper.health("bare").since_ms < gateway.clock.now_ms() - 2000
+        assert before <= gateway.parts.keeper.health_of("bare").since_ms < gateway.clock.now_ms() - 2000
     gateway.add_channel(Stumbling(0))  # known at the next start, and not run before
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "channel bare"]
 
@@ -111,7 +111,8 @@ async def test_a_channel_may_say_itself_how_it_is(tmp_path: Path) -> None:
 
     async with running(tmp_path, ScriptedModel(replies=echo), equip=lambda g: g.add_channel(Frank())) as gateway:
         assert (
-            gateway.parts.keeper.down() == {"bare": "logged out"} and gateway.parts.keeper.health("bare").since_ms == 5
+            gateway.parts.keeper.down() == {"bare": "logged out"}
+            and gateway.parts.keeper.health_of("bare").since_ms == 5
         )
 
 

@@ -257,7 +257,7 @@ async def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost(held: 
         held.cut()
         await held.say(at.gateway, "two", "2")
         await _replies(at, 2)
-        assert at.gateway.parts.keeper.health(held.name).is_up
+        assert at.gateway.parts.keeper.health_of(held.name).is_up
     assert len(held.texts) == 2
 
 
@@ -271,7 +271,7 @@ async def test_credentials_that_are_revoked_are_told_in_words_until_they_are_tak
         keeper = at.gateway.parts.keeper
         async with asyncio.timeout(10):
             await held.refused_twice()
-        assert not keeper.health(held.name).is_usable
+        assert not keeper.health_of(held.name).is_usable
         assert "Unauthorized" in keeper.down()[held.name] and TOKEN not in keeper.down()[held.name]
         held.refuse_login(False)
         await held.say(at.gateway, "two", "2")
@@ -355,7 +355,7 @@ async def test_it_is_down_when_nothing_gets_through_and_up_again_after(world: Pl
         await world.say(at.gateway, "one", "1")
         await _replies(at, 1)
         keeper = at.gateway.parts.keeper
-        assert keeper.health(world.name).is_up and keeper.down() == {}
+        assert keeper.health_of(world.name).is_up and keeper.down() == {}
         for _ in range(3):
             world.be_busy(1)
         delivery_id = await at.send(world.receive())
@@ -363,4 +363,4 @@ async def test_it_is_down_when_nothing_gets_through_and_up_again_after(world: Pl
         at.gateway.runtime.hub.listen(lambda _: down.extend(at.gateway.runtime.outbox.reach.down))
         await at.becomes(S.SENT, delivery_id)
         assert world.name in down and at.gateway.runtime.outbox.reach.down == {}
-        assert keeper.health(world.name).is_up, "its connection was there all the time"
+        assert keeper.health_of(world.name).is_up, "its connection was there all the time"

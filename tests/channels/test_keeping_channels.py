@@ -80,12 +80,12 @@ async def test_a_channel_comes_back_after_twenty_failures_and_tells_since_when(t
         gateway.add_channel(channel)
         async with asyncio.timeout(20):
             await channel.last.wait()
-        since = keeper.health("weak").since_ms
+        since = keeper.health_of("weak").since_ms
         assert keeper.down() == {"weak": "OSError: the line is dead"}
         assert failures[0] <= since < failures[1] and clock.now_ms() - since > 10 * 60_000  # the first, long ago
         async with asyncio.timeout(20):
             await channel.held.wait()
-        health = keeper.health("weak")
+        health = keeper.health_of("weak")
         assert health.is_up and health.since_ms > since and keeper.down() == {}
         assert health.error == "OSError: the line is dead", "what went wrong last is still told, with its time"
         assert health.error_at_ms is not None and since < health.error_at_ms <= health.since_ms
@@ -116,7 +116,7 @@ async def test_a_channel_that_its_platform_refuses_is_named_at_once_and_stops_no
     with capture_logs() as logs:
         async with running(tmp_path, ScriptedModel(replies=echo), equip=equip) as gateway:
             (problem,) = [found for found in (await examine(gateway.parts)).problems if "weak" in found.message]
-            assert gateway.parts.keeper.health("far").is_up
+            assert gateway.parts.keeper.health_of("far").is_up
             assert await gateway.ask("main", "hello") == "re: hello"
     assert problem.code == "channel_unusable" and "channels.weak" in problem.hint
     assert problem.message == "The channel weak cannot be used: the token is not known to the platform."
@@ -133,7 +133,7 @@ async def test_a_channel_that_was_refused_is_tried_once_a_minute_and_logged_once
             gateway.add_channel(channel)
             async with asyncio.timeout(20):
                 await channel.held.wait()
-            assert gateway.parts.keeper.down() == {} and gateway.parts.keeper.health("weak").is_usable
+            assert gateway.parts.keeper.down() == {} and gateway.parts.keeper.health_of("weak").is_usable
             assert clock.now_ms() - started >= 4 * 60_000
     told = [line["event"] for line in logs if line.get("channel") == "weak"]
     assert told == ["a channel cannot be used", "a channel is up again"]

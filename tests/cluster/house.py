@@ -52,7 +52,7 @@ async def gateways(
 
 async def knows(gateway: Gateway, count: int) -> None:
     """Wait until a gateway knows of so many, itself among them."""
-    await until(lambda: len(gateway.runtime.member.peers) == count)
+    await until(lambda: len(gateway.runtime.duties.peers) == count)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -13,7 +13,6 @@ from backchannel.agents.registry import FunctionContext
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.config.load import config_from
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.cluster.members import TIMERS_DUTY
 from backchannel.core.delivery.channels import Channel, ChannelSettings, InboundTaker, OutboundPart, Sent
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import SessionChanged
@@ -153,8 +152,7 @@ async def test_a_list_of_jobs_on_one_gateway_hears_that_another_has_changed_it(t
 
 
 def has_timers(gateway: Gateway) -> bool:
-    cluster = gateway.runtime.member.cluster
-    return cluster is not None and TIMERS_DUTY in cluster.duties
+    return gateway.runtime.duties.has_timers
 
 
 def fired(url: str) -> int:

@@ -15,6 +15,7 @@ from backchannel.core.facts import MessageAppended, RunChanged
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.cluster import echoing
+from backchannel.runtime.cluster.member import ClusterMember
 from backchannel.runtime.events import Event, ListenerWants
 from tests.cluster.house import PATIENCE_S, execute, gateways, until
 from tests.support.gateways import echo, ended, held, texts_of, with_defaults
@@ -45,9 +46,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Word]:
 async def known(*both: Gateway) -> None:
     """Wait until gateways have told each other what they want."""
     for gateway in both:
-        house = gateway.runtime.member
-        assert house.cluster is not None
-        await until(partial(getattr, house.cluster.echoing, "is_directed"))
+        await until(partial(getattr, member(gateway).echoing, "is_directed"))
 
 
 @pytest.mark.usefixtures("words_alone")
@@ -146,11 +145,11 @@ async def test_whoever_follows_a_run_on_another_gateway_is_told_how_it_ended_tho
             ListenerWants(sessions=[{run.session_key}]) if followed == "the session" else ListenerWants(runs={run.id})
         )
         other.runtime.hub.listen(heard.append, RunChanged, MessageAppended, elsewhere=True, wants=lambda: wanted)
-        await until(lambda: run.id in other.runtime.member._elsewhere._read)
+        await until(lambda: run.id in member(other)._elsewhere._read)
         gate.set()
         await until(lambda: len(heard) == 2)
-        await other.runtime.member.look_again()
-        await other.runtime.member.look_again()
+        await member(other).look_again()
+        await member(other).look_again()
         said, over = heard
         assert isinstance(said, MessageAppended)
         assert said.message.text == "done"
@@ -202,5 +201,9 @@ async def test_words_are_sent_after_the_server_has_ended_the_connection_that_sen
 
 
 def _is_wanted(gateway: Gateway, key: str) -> bool:
-    assert gateway.runtime.member.cluster is not None
-    return session_topic(key) in gateway.runtime.member.cluster.echoing._interests._wanted
+    return session_topic(key) in member(gateway).echoing._interests._wanted
+
+
+def member(gateway: Gateway) -> ClusterMember:
+    assert gateway.runtime.member is not None
+    return gateway.runtime.member

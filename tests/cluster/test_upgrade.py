@@ -205,7 +205,7 @@ async def test_gateways_that_differ_say_so_in_their_state_and_in_the_log(tmp_pat
             await knows(one, 2)
             assert [what for _, what in await differences(one)] == ["configuration"]
             execute(url, "UPDATE processes SET version = '0.0.1' WHERE number = %s", other.store.number)
-            await until(lambda: any(peer.member.version == "0.0.1" for peer in one.runtime.member.peers))
+            await until(lambda: any(peer.member.version == "0.0.1" for peer in one.runtime.duties.peers))
             assert [what for _, what in await differences(one)] == ["version", "configuration"]
             assert {name for name, _ in await differences(one)} == {"gateways_differ"}
     assert "another gateway has another configuration" in [entry["event"] for entry in logs]

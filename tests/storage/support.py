@@ -89,7 +89,7 @@ class Host:
             folder.release()
             raise
         self._folder, self._store = folder, store
-        store.on_facts = self.facts.extend
+        store.listen_for_facts(self.facts.extend)
         return store
 
     async def stop(self) -> None:

@@ -209,7 +209,7 @@ async def test_a_gateway_whose_commits_are_missing_after_a_failover_refuses_work
 ) -> None:
     """A standby that was behind is played by taking back the mark that a commit has left."""
     told = asyncio.Event()
-    host.store.driver.on_ended = told.set
+    host.store.driver.listen_for_end(told.set)
     before = host.store.number
     await host.store.add_note(MAIN, note("answered"))
     direct = host.url.replace(line.url_part, f"host={cluster.socket.parent}")
@@ -299,7 +299,7 @@ async def test_a_gateway_that_others_have_taken_for_dead_commits_nothing_until_i
     host: Host, line: CutLine, cluster: Cluster, tmp_path: Path
 ) -> None:
     told = asyncio.Event()
-    host.store.driver.on_ended = told.set
+    host.store.driver.listen_for_end(told.set)
     before = host.store.number
     direct = host.url.replace(line.url_part, f"host={cluster.socket.parent}")
     execute(direct, f"UPDATE processes SET lease_until = 0 WHERE number = {before}")

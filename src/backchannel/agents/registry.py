@@ -83,8 +83,8 @@ class Agents:
         self._configured = frozenset(self._settings)
         self._functions: dict[str, AgentFunction] = {}
         self._brought_before: set[str] = set()
-        self.elsewhere: Callable[[], Collection[str]] = lambda: ()
-        """Names the agents that other gateways on the same database have."""
+        self.elsewhere: Collection[str] = ()
+        """The agents that other gateways on the same database have."""
 
     def ids(self) -> list[str]:
         return list(self._settings)
@@ -138,9 +138,17 @@ class Agents:
         """Whether this process carries out runs of this agent."""
         return agent_id in self._settings and not self.is_awaited(agent_id)
 
+    def ids_here(self) -> set[str]:
+        """Name the agents whose runs this process can carry out."""
+        return {id for id in self._settings if self.is_here(id)}
+
+    def note_elsewhere(self, agent_ids: Collection[str]) -> None:
+        """Remember the agents that other gateways have."""
+        self.elsewhere = agent_ids
+
     def missing(self, agent_id: str) -> MissingAgent | None:
         """Tell why no gateway at work carries out runs of this agent; None if one does."""
-        if self.is_here(agent_id) or agent_id in self.elsewhere():
+        if self.is_here(agent_id) or agent_id in self.elsewhere:
             return None
         return MissingAgent.FUNCTION if self.is_awaited(agent_id) else MissingAgent.AGENT
 

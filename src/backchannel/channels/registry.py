@@ -31,6 +31,9 @@ from backchannel.core.delivery.channels import (
     Sent,
     has_connection,
 )
+from backchannel.core.supervision import ServiceHealth
+from backchannel.runtime.cluster.duties import Duties
+from backchannel.service import Service
 
 log = structlog.get_logger(__name__)
 
@@ -95,10 +98,12 @@ async def close_channels(channels: Channels) -> None:
             log.exception("a channel could not be closed", channel=channel.name)
 
 
-class ChannelKeeper:
+class ChannelKeeper(Service):
     """Runs the channels, restarts those that fail, and keeps their health."""
 
-    def __init__(self, channels: Channels, taker: Callable[[str], InboundTaker], clock: Clock) -> None:
+    name = "channels"
+
+    def __init__(self, channels: Channels, taker: Callable[[str], InboundTaker], clock: Clock, duties: Duties) -> None:
         """Make it; `taker` gives what the channel of a name hands in to."""
         self._channels = channels
         self._taker = taker
@@ -106,21 +111,16 @@ class ChannelKeeper:
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._kept: dict[str, SupervisedConnection] = {}
         self._is_open = False
-        self.is_ours: Callable[[Channel], bool] = lambda channel: True
-        """Whether this process keeps the connection of a channel: one of all that work on a database does."""
+        self._duties = duties
+        duties.listen(self._duties_changed)
 
-    def with_connection(self) -> list[str]:
-        """Name the channels that keep a connection."""
-        return [channel.name for channel in self._channels.values() if has_connection(channel)]
-
-    def duties_changed(self) -> None:
+    def _duties_changed(self) -> None:
         """Start what has become ours, and stop what no longer is."""
-        for name in self.with_connection() if self._is_open else ():
-            is_kept = name in self._loops
-            if is_kept is not self.is_ours(self._channels[name]):
-                self.add(self._channels[name])
+        for channel in self._channels.values() if self._is_open else ():
+            if has_connection(channel) and (channel.name in self._loops) is not self._duties.has(channel):
+                self.add(channel)
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Start every channel that has something to do by itself."""
         self._is_open = True
         for channel in self._channels.values():
@@ -133,11 +133,11 @@ class ChannelKeeper:
         kept = self._kept[channel.name] = SupervisedConnection(channel.name, self._clock)
         if (before := self._loops.pop(channel.name, None)) is not None:
             before.cancel()
-        if has_connection(channel) and self.is_ours(channel):
-            keeping = kept.keep(channel.run, self._taker(channel.name))
+        if has_connection(channel) and self._duties.has(channel):
+            keeping = kept.connect(channel.run, self._taker(channel.name))
             self._loops[channel.name] = asyncio.create_task(keeping, name=f"channel {channel.name}")
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Cancel what runs. An event that was being handed in is committed, or was not taken."""
         self._is_open = False
         loops = list(self._loops.values())
@@ -146,12 +146,15 @@ class ChannelKeeper:
         await asyncio.gather(*loops, return_exceptions=True)
         self._loops.clear()
 
-    def health(self, name: str) -> ChannelHealth:
+    def health(self) -> Mapping[str, ServiceHealth]:
+        return {f"channel:{name}": self.health_of(name) for name in self._channels if name in self._kept}
+
+    def health_of(self, name: str) -> ChannelHealth:
         """The health of a channel: what it reports itself, else whether its `run` goes on."""
         return self._channels[name].health() or self._kept[name].health
 
     def down(self) -> dict[str, str]:
         """Name the channels that are down, each with the last error; one that is connecting is not yet."""
-        found = ((name, self.health(name)) for name in self._channels if name in self._kept)
+        found = ((name, self.health_of(name)) for name in self._channels if name in self._kept)
         down = ((name, health) for name, health in found if not health.is_up and not health.is_connecting)
         return {name: health.error or "it is not connected" for name, health in down}

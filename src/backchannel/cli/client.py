@@ -19,6 +19,7 @@ from backchannel.cli import answers
 from backchannel.cli.finding import GatewayAddress, NoGateway, find_gateway
 from backchannel.cli.options import Options
 from backchannel.cli.output import patience
+from backchannel.core.supervision import Backoff
 from backchannel.errors import GatewayError
 from backchannel.version import PROTOCOL_VERSION, __version__
 
@@ -34,8 +35,7 @@ NULL: Final = object()
 OPEN_S = 10.0
 ANSWER_S = 60.0
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 3.0
+RECONNECT = Backoff(0.2, 3.0)
 """The back-off between attempts to reconnect."""
 
 
@@ -288,7 +288,8 @@ class Link:
         self._client: GatewayClient | None = None
         self._is_known = False
         self._next_try = 0.0
-        self._pause_s = 0.0
+        self._refusals = 0
+        """How often the gateway refused in a row."""
         """How long the next request waits, after one that was refused for now."""
 
     def __enter__(self) -> Self:
@@ -302,7 +303,7 @@ class Link:
     @property
     def is_waiting(self) -> bool:
         """True while the gateway is away, or cannot do what it was asked."""
-        return self._client is None or self._pause_s > 0
+        return self._client is None or self._refusals > 0
 
     def client(self) -> GatewayClient:
         """Give the connection. Wait for a lost gateway, or until it may be asked again.
@@ -314,8 +315,8 @@ class Link:
         if self._client is None:
             self._client = self._reconnect() if self._is_known else self._connect()
             self._is_known, self._next_try = True, 0.0
-        elif self._pause_s:
-            self._pause(self._pause_s)
+        elif self._refusals:
+            self._pause(RECONNECT.pause_s(self._refusals))
         return self._client
 
     def _connect(self) -> GatewayClient:
@@ -350,14 +351,14 @@ class Link:
         if refused.reason == "shutting_down":
             self.lose()  # the gateway gets the time that reconnecting takes
             return
-        if not self._pause_s:
+        if not self._refusals:
             self._on_change(f"The gateway cannot do this now: {refused.message}. Waiting (Ctrl-C stops waiting) ...")
-        self._pause_s = min(max(FIRST_PAUSE_S, self._pause_s * 2), LONGEST_PAUSE_S)
+        self._refusals += 1
 
     def worked(self) -> None:
         """Say once that requests are answered again, after some were refused."""
-        if self._pause_s:
-            self._pause_s = 0.0
+        if self._refusals:
+            self._refusals = 0
             self._on_change("It works again.")
 
     def at_hand(self) -> GatewayClient | None:
@@ -373,7 +374,7 @@ class Link:
 
     def leave_alone(self) -> None:
         """Let `at_hand` give nothing for a moment: the gateway is away, or has trouble."""
-        self._next_try = time.monotonic() + LONGEST_PAUSE_S
+        self._next_try = time.monotonic() + RECONNECT.longest_s
 
     def lose(self) -> None:
         """Give the connection up; the next use makes a new one."""
@@ -383,10 +384,10 @@ class Link:
 
     def _reconnect(self) -> GatewayClient:
         self._on_change("The gateway went away. Waiting for it to come back (Ctrl-C stops waiting) ...")
-        pause_s = FIRST_PAUSE_S
+        tries = 0
         while True:
-            self._pause(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            tries += 1
+            self._pause(RECONNECT.pause_s(tries))
             try:
                 client = GatewayClient.connect(find_gateway(self._options))
             except NoGateway:

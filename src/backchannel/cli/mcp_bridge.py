@@ -29,7 +29,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
-from backchannel.cli.client import FIRST_PAUSE_S, LONGEST_PAUSE_S, OPEN_S, CallFailed, Payload
+from backchannel.cli.client import OPEN_S, RECONNECT, CallFailed, Payload
 from backchannel.cli.finding import GatewayAddress, NoGateway, find_gateway
 from backchannel.cli.naming import find_key
 from backchannel.cli.options import EXIT_INTERRUPTED, Options
@@ -163,7 +163,7 @@ class GatewayTools:
             NoGateway: there was none for too long.
             CallFailed: it refused.
         """
-        deadline, pause_s = time.monotonic() + self._patience_s, FIRST_PAUSE_S
+        deadline, tries = time.monotonic() + self._patience_s, 0
         while True:
             try:
                 answer = await self._post(method, params)
@@ -171,8 +171,8 @@ class GatewayTools:
                 if time.monotonic() > deadline:
                     raise lost.missing from None
                 self._went_away()
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                tries += 1
+                await asyncio.sleep(RECONNECT.pause_s(tries))
                 continue
             self._came_back()
             return answer

@@ -51,6 +51,7 @@ from backchannel.runtime.clocks import SystemClock
 from backchannel.runtime.cluster.lease import member_of
 from backchannel.runtime.events import Event
 from backchannel.runtime.runtime import Runtime
+from backchannel.runtime.supervisor import Supervisor
 from backchannel.storage.driver import Faults
 from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.store import Store
@@ -163,29 +164,18 @@ class Gateway:
             exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)
             exits.push_async_callback(close_channels, self.channels)
-            if self.mcp_servers is not None:
-                exits.push_async_callback(self.mcp_servers.close)
             exits.push_async_callback(self.workspace.close)
             await asyncio.to_thread(self.sandboxes.problems)  # found out here, and not while a run waits
             parts = self._parts = await self._put_together(store)
-            exits.push_async_callback(parts.runtime.close)
+            exits.push_async_callback(parts.supervisor.close)
             parts.runtime.hub.listen(self._on_event, SessionChanged, elsewhere=True)
             self._add_session_tools(parts)
             await parts.cron.sync()  # before the timers start: a job that was taken out fires no more
-            self._share_channels(parts)
-            await parts.runtime.start()
+            await parts.supervisor.start()
             preparing = asyncio.create_task(self.models.prepare(self.agents.models()), name="preparing models")
             exits.callback(preparing.cancel)
-            exits.push_async_callback(parts.keeper.stop)
-            parts.keeper.start()
             self._exits = exits.pop_all()
         return self
-
-    def _share_channels(self, parts: GatewayParts) -> None:
-        """Keep those connections of channels that no other gateway on the database has."""
-        member, keeper = parts.runtime.member, parts.keeper
-        keeper.is_ours, member.on_duties = member.has_duty, keeper.duties_changed
-        member.want(keeper.with_connection)
 
     async def _put_together(self, store: Store) -> GatewayParts:
         last_model = None
@@ -208,6 +198,8 @@ class Gateway:
         commands = ChatCommands(parts)
         files = ReceivedFiles(runtime.media, self.toolset, self.workspace, self.clock)
         inbound = Inbound(parts, runtime, self.channels, commands, files)
+        keeper = ChannelKeeper(self.channels, inbound.taker, self.clock, runtime.duties)
+        servers = [] if self.mcp_servers is None else [self.mcp_servers]
         return GatewayParts(
             **{field.name: getattr(parts, field.name) for field in fields(parts)},
             runtime=runtime,
@@ -216,7 +208,8 @@ class Gateway:
             sandboxes=self.sandboxes,
             gates=self.gates,
             channels=self.channels,
-            keeper=ChannelKeeper(self.channels, inbound.taker, self.clock),
+            keeper=keeper,
+            supervisor=Supervisor([*servers, runtime, keeper], self.clock),
             commands=commands,
             inbound=inbound,
             cron=CronJobs(parts, self.channels),

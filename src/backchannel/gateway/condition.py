@@ -123,7 +123,7 @@ def _found(seen: ConditionSeen) -> Iterator[HealthProblem]:
 async def _awaited(parts: GatewayParts) -> dict[str, int]:
     """Count the runs of agents that no gateway at work has."""
     agents = parts.agents
-    known = {*agents.ids(), *agents.elsewhere()}
+    known = {*agents.ids(), *agents.elsewhere}
     return await parts.store.runs_without_agent({agent_id for agent_id in known if agents.missing(agent_id) is None})
 
 
@@ -240,7 +240,7 @@ def _clock(seen: ConditionSeen) -> Iterator[HealthProblem]:
 
 
 def _gateways_alike(seen: ConditionSeen) -> Iterator[HealthProblem]:
-    peers, own = seen.parts.runtime.member.peers, seen.parts.store.number
+    peers, own = seen.parts.runtime.duties.peers, seen.parts.store.number
     mine = next((peer.member for peer in peers if peer.number == own), None)
     if mine is None:
         return
@@ -259,7 +259,7 @@ def _channels(seen: ConditionSeen) -> Iterator[HealthProblem]:
         yield HealthProblem(code="channel_down", message=message, hint=hint)
     yield from channel_problems(seen.parts)
     for channel, error in seen.parts.keeper.down().items():
-        if channel not in unsent and seen.parts.keeper.health(channel).is_usable:
+        if channel not in unsent and seen.parts.keeper.health_of(channel).is_usable:
             message = f"Nothing comes in from the channel {channel}: {error}."
             hint = "It is started again by itself; look after the channel's other end, and at the log."
             yield HealthProblem(code="channel_down", message=message, hint=hint)
@@ -268,7 +268,7 @@ def _channels(seen: ConditionSeen) -> Iterator[HealthProblem]:
 def channel_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
     """Find the channels whose platform refuses their credentials."""
     for channel, error in parts.keeper.down().items():
-        if not parts.keeper.health(channel).is_usable:
+        if not parts.keeper.health_of(channel).is_usable:
             mend = f"Correct what it says, or channels.{channel}"
             hint = f"{mend}, and restart the gateway; meanwhile it is tried again once a minute."
             message = f"The channel {channel} cannot be used: {error}."

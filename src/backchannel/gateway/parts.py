@@ -13,6 +13,7 @@ from backchannel.channels.registry import ChannelKeeper
 from backchannel.core.delivery.channels import Channels
 from backchannel.core.secrets.known import KnownSecrets
 from backchannel.runtime.runtime import Runtime
+from backchannel.runtime.supervisor import Supervisor
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
 from backchannel.tools.rows import Rows
@@ -35,6 +36,7 @@ class GatewayParts(Parts):
     """The slots of every kind of work, and who has them."""
     channels: Channels
     keeper: ChannelKeeper
+    supervisor: Supervisor
     commands: ChatCommands
     inbound: Inbound
     cron: CronJobs

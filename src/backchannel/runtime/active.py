@@ -8,9 +8,9 @@ since nobody knows whether it had its effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import structlog
@@ -50,6 +50,7 @@ from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
 from backchannel.runtime.lanes import StopReason
+from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 
@@ -191,24 +192,18 @@ class CallRecorded(msgspec.Struct):
 _STORED: StoredForm[CallRecorded] = StoredForm(CallRecorded)
 
 
-class Durable(Protocol):
-    """Commits, waiting while that is not possible."""
-
-    def __call__(self, write: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
-
-
 class ToolCalls:
     """Carries out tool calls."""
 
     def __init__(
-        self, store: Store, tools: ToolSet, approvals: Approvals, hub: Hub, clock: Clock, durable: Durable
+        self, store: Store, tools: ToolSet, approvals: Approvals, hub: Hub, clock: Clock, wait: DatabaseWait
     ) -> None:
         self._store = store
         self._approvals = approvals
         self._tools = tools
         self._hub = hub
         self._clock = clock
-        self._durable = durable
+        self._durably = wait.durably
 
     async def round(self, active: ActiveRun, tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> None:
         """Carry out the calls of one reply at the same time, and commit each result as it comes."""
@@ -224,17 +219,17 @@ class ToolCalls:
 
     async def _carry_out(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> None:
         result = self._result(active, call, await self.output(active, tools, call))
-        await self._durable(lambda: self._store.commit_result(active.fence, result, active.ran_ms))
+        await self._durably(lambda: self._store.commit_result(active.fence, result, active.ran_ms))
 
     async def recorded(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> CallRecorded:
         """Carry out a function agent's call, or give what it gave when the function ran before."""
-        known = await self._durable(lambda: self._store.open_function_call(active.fence, call))
+        known = await self._durably(lambda: self._store.open_function_call(active.fence, call))
         if known.result is not None:
             return _STORED.read(known.result)
         output = await self.output(active, tools, known)
         recorded = CallRecorded(output.content, output.is_error)
         result, kept = self._result(active, call, output), _STORED.write(recorded)
-        await self._durable(lambda: self._store.commit_function_result(active.fence, result, kept, active.ran_ms))
+        await self._durably(lambda: self._store.commit_function_result(active.fence, result, kept, active.ran_ms))
         return recorded
 
     def _result(self, active: ActiveRun, call: ToolCall, output: ToolOutput) -> Message:
@@ -265,7 +260,7 @@ class ToolCalls:
         if tool is None:
             return _error(self._tools.refusal(active.run.session_key, call.name, tools))
         if tool.effects is Effects.OUTSIDE:
-            await self._durable(lambda: self._store.start_call(active.fence, call.id))
+            await self._durably(lambda: self._store.start_call(active.fence, call.id))
         self._store.check_lease()
         arguments = call.block.arguments
         self._hub.publish(ToolStarted(active.run, call.id, call.name, arguments))
@@ -283,7 +278,7 @@ class ToolCalls:
 
     async def _approved(self, active: ActiveRun, call: ToolCall) -> Approval:
         """Ask a person for a call, and wait for the answer; no time passes for the run meanwhile."""
-        approval = await self._durable(lambda: self._approvals.ask(active.fence, call))
+        approval = await self._durably(lambda: self._approvals.ask(active.fence, call))
         if not approval.is_pending:
             return approval
         with active.paused():

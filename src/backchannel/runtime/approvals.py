@@ -10,13 +10,14 @@ from backchannel.core.facts import ApprovalChanged
 from backchannel.core.policy.approvals import Approval, ApprovalRuleSettings, asks
 from backchannel.core.runs import Fence, ToolCall
 from backchannel.runtime.events import Hub, WaitStarted
+from backchannel.service import Reactions, Service
 from backchannel.storage.store import Store
 
 Pause = Callable[[str, str], AbstractAsyncContextManager[None]]
 """Gives the slot of a session's run back for a while."""
 
 
-class Approvals:
+class Approvals(Service):
     """Asks for the calls that the rules name, and waits for the answers."""
 
     def __init__(
@@ -28,6 +29,9 @@ class Approvals:
         self._hub = hub
         self._pause = pause
         self._waiting: dict[str, asyncio.Event] = {}
+
+    def reactions(self) -> Reactions:
+        return {ApprovalChanged: self.on_change}
 
     def on_change(self, fact: ApprovalChanged) -> None:
         """React to a commit: a call whose question is answered goes on."""

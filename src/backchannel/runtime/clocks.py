@@ -71,3 +71,15 @@ class ClockWatch:
 
     def _read(self) -> float:
         return self._clock.now_ms() / 1000 - self._clock.monotonic()
+
+
+async def sleep_or_event(clock: Clock, wait_s: float, event: asyncio.Event) -> None:
+    """Sleep, unless the event is set first."""
+    sleeping = asyncio.create_task(clock.sleep(wait_s))
+    called = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((sleeping, called), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sleeping, called):
+            task.cancel()
+        await asyncio.gather(sleeping, called, return_exceptions=True)

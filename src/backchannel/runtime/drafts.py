@@ -14,8 +14,7 @@ on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from contextlib import suppress
 
 import structlog
 
@@ -36,15 +35,17 @@ from backchannel.core.delivery.drafts import DraftMove, DraftState, ShownDraft
 from backchannel.core.delivery.splitting import opening_of
 from backchannel.core.facts import ApprovalChanged, DraftChanged, RunChanged
 from backchannel.core.runs import Run, RunState
-from backchannel.errors import Unavailable
+from backchannel.errors import FenceLost
+from backchannel.runtime.clocks import sleep_or_event
+from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.composing import ComposingRun
 from backchannel.runtime.events import Event, Hub, ReplyGrew
 from backchannel.runtime.holds import AccountHolds
-from backchannel.runtime.timers import CLOSE_LIMIT_S, sleep_or_event
+from backchannel.runtime.supervisor import CLOSE_LIMIT_S, DatabaseWait, Tasks
+from backchannel.service import Service
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 CALL_LIMIT_S = 30.0
 """A platform that does not answer for so long is silent: the reply waits no longer for it."""
@@ -54,24 +55,35 @@ _BUSY_PAUSE_S = 5.0
 """How long a busy chat is left alone that does not say how long."""
 
 
-class Drafts:
+class Drafts(Service):
     """Shows what runs are writing."""
 
-    def __init__(self, store: Store, channels: Channels, clock: Clock, holds: AccountHolds, hub: Hub) -> None:
+    name = "drafts"
+
+    def __init__(
+        self,
+        store: Store,
+        channels: Channels,
+        clock: Clock,
+        holds: AccountHolds,
+        hub: Hub,
+        wait: DatabaseWait,
+        duties: Duties,
+    ) -> None:
         self._store = store
         self._channels = channels
         self._clock = clock
         self._holds = holds
+        self._durably = wait.durably
+        self._sends_over = duties.sends_over  # else an edit could come after the reply
         self._at_work: dict[str, ComposingRun] = {}
         self._drawing: set[ComposingRun] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._removing: set[str] = set()
         """Runs whose draft is being removed."""
         self._told: set[str] = set()
         """Channels of which it was logged that they cannot show typing."""
         self._is_open = False
-        self.sends_over: Callable[[str], bool] = lambda channel: True
-        """Whether replies leave by this process: an edit of another one could come after the reply."""
         hub.listen(self._on_event, RunChanged, ReplyGrew, ApprovalChanged, DraftChanged)
 
     async def start(self) -> None:
@@ -91,13 +103,16 @@ class Drafts:
 
     def _begin_removal(self, draft: ShownDraft) -> None:
         self._removing.add(draft.run_id)
-        self._spawn(self._remove(draft), _REMOVAL)
+        self._tasks.spawn(self._remove(draft), _REMOVAL)
 
     async def settled(self, lane: DeliveryLane) -> None:
         """Wait for what is being asked of a chat; a run that has ended asks for nothing more."""
         while calling := [made.calling for made in self._drawing if made.is_for(lane) and made.calling.locked()]:
             async with calling[0]:
                 pass
+
+    async def halt(self) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Stop showing; calls on their way are waited for, what is left to remove goes on at the next start."""
@@ -107,17 +122,12 @@ class Drafts:
         removing = {task for task in self._tasks if task.get_name() == _REMOVAL}
         for task in removing:
             task.cancel()
-        left = self._tasks - removing
+        left = set(self._tasks) - removing
         if left and not self._store.is_closed:
             _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, *removing, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # Hearing
 
@@ -149,7 +159,7 @@ class Drafts:
         if composing is not None:
             self._at_work[run.id] = composing
             if composing.types:
-                self._spawn(self._type(composing))
+                self._tasks.spawn(self._type(composing))
 
     # Typing
 
@@ -173,7 +183,7 @@ class Drafts:
     # Drafts
 
     def _streams(self, composing: ComposingRun) -> bool:
-        return composing.channel.streams and self.sends_over(composing.channel.name)
+        return composing.channel.streams and self._sends_over(composing.channel.name)
 
     def _grow(self, composing: ComposingRun, text: str) -> None:
         composing.text = text
@@ -182,7 +192,7 @@ class Drafts:
             composing.is_drawn = True
             # A reply that is there by then needs no draft, and none whose answer could be lost.
             composing.next_at = self._clock.monotonic() + composing.channel.draft_interval_s
-            self._spawn(self._draw(composing))
+            self._tasks.spawn(self._draw(composing))
 
     async def _draw(self, composing: ComposingRun) -> None:
         """Show a reply as it grows, until its run is over or nothing more can be shown."""
@@ -199,6 +209,8 @@ class Drafts:
                 async with composing.calling:
                     if composing.over.is_set() or not await self._show(composing):
                         return
+        except FenceLost:
+            return  # the next start finds the row as it is
         except Exception:  # the edge of a draft: its run goes on
             log.exception("a draft could not be shown", channel=composing.lane.channel)
         finally:
@@ -212,7 +224,7 @@ class Drafts:
             return True
         composing.next_at = self._clock.monotonic() + channel.draft_interval_s
         if composing.draft is None:
-            opening = await self._commit(lambda: self._store.open_draft(composing.fence, text))
+            opening = await self._durably(lambda: self._store.open_draft(composing.fence, text))
             if opening.move is DraftMove.WAIT:
                 self._pause(composing, LINE_PAUSE_S)
             if opening.draft is None or opening.move not in (DraftMove.POST, DraftMove.EDIT):
@@ -226,17 +238,17 @@ class Drafts:
     async def _post(self, composing: ComposingRun, draft: ShownDraft, text: str) -> bool:
         run_id = draft.run_id
         if composing.over.is_set():  # while the row was being written
-            await self._commit(lambda: self._store.forget_draft(run_id))
+            await self._durably(lambda: self._store.forget_draft(run_id))
             return False
         answer = await self._ask(composing, draft, text)
         if isinstance(answer, Sent) and (message_id := answer.message_id) is not None:
-            composing.draft = await self._commit(lambda: self._store.draft_shown(run_id, message_id))
+            composing.draft = await self._durably(lambda: self._store.draft_shown(run_id, message_id))
             composing.shown = text
             return composing.draft is not None
         if isinstance(answer, ChannelRefused | ChannelBusy | ChannelMoved):
-            await self._commit(lambda: self._store.forget_draft(run_id))
+            await self._durably(lambda: self._store.forget_draft(run_id))
             return await self._go_on(composing, draft, answer)
-        await self._commit(lambda: self._store.lose_draft(run_id))
+        await self._durably(lambda: self._store.lose_draft(run_id))
         _log_lost(draft, answer.reason if isinstance(answer, ChannelError) else "the platform gave no id of it")
         return False
 
@@ -265,10 +277,10 @@ class Drafts:
         """Decide whether to show more after a draft that was surely not taken; a busy chat is left alone first."""
         if isinstance(answer, ChannelMoved):
             place = (draft.channel, draft.account_id, draft.target)
-            await self._commit(lambda: self._store.move_chat(*place, answer.to))
+            await self._durably(lambda: self._store.move_chat(*place, answer.to))
         elif isinstance(answer, ChannelBusy):
             if (hold_ms := account_hold_ms(answer)) is not None:
-                await self._commit(lambda: self._store.hold_account(draft.channel, draft.account_id, hold_ms))
+                await self._durably(lambda: self._store.hold_account(draft.channel, draft.account_id, hold_ms))
             self._pause(composing, answer.retry_after_s or _BUSY_PAUSE_S)
         return not isinstance(answer, ChannelRefused)
 
@@ -292,7 +304,8 @@ class Drafts:
                 break
             tries = Tries(tries.attempts, tries.waited_ms + wait_ms)
             await self._clock.sleep(wait_ms / 1000)
-        await self._commit(lambda: self._store.forget_draft(draft.run_id))
+        with suppress(FenceLost):  # the next start finds the row as it is
+            await self._durably(lambda: self._store.forget_draft(draft.run_id))
         self._removing.discard(draft.run_id)
 
     async def _ask_removal(self, channel: Channel, draft: ShownDraft) -> ChannelError | None:
@@ -307,16 +320,6 @@ class Drafts:
             log.exception("a channel failed to remove a draft", channel=draft.channel)
             return ChannelSilent(type(error).__name__)
         return None
-
-    async def _commit(self, unit: Callable[[], Awaitable[T]]) -> T:
-        """Commit what came of a call, waiting while there is no room for it."""
-        while True:
-            try:
-                return await unit()
-            except Unavailable as refused:
-                if self._store.is_closed:
-                    raise asyncio.CancelledError from refused  # the next start finds the row as it is
-                await self._clock.sleep(1)
 
 
 _REMOVAL = "removal of a draft"

@@ -102,6 +102,7 @@ class ListenerWants(NamedTuple):
 
 
 Wants = Callable[[], ListenerWants]
+WantHeard = Callable[[str | None, bool], None]
 
 
 class Hub:
@@ -112,8 +113,7 @@ class Hub:
         self._far: set[int] = set()
         """Those who also hear what other gateways did."""
         self._wanting: dict[int, Wants] = {}
-        self.on_wants: Callable[[str | None], None] = lambda run_id: None
-        """Called when somebody begins to want to hear of a run, or of more than one."""
+        self._wants_heard: list[WantHeard] = []
         self._next = 0
         self._by_kind: dict[type, list[Listener]] = {}
         """The listeners of each kind that came since the last change of listeners."""
@@ -134,7 +134,7 @@ class Hub:
             self._far.add(number)
         if wants is not None:
             self._wanting[number] = wants
-            self.on_wants(None)
+            self.want(None)
 
         def remove() -> None:
             self._listeners.pop(number, None)
@@ -143,6 +143,15 @@ class Hub:
             self._by_kind = {}
 
         return remove
+
+    def want(self, run_id: str | None, *, streams: bool = True) -> None:
+        """Say that somebody begins to wait for a run, or for more than one; with `streams` for what it streams too."""
+        for hear in self._wants_heard:
+            hear(run_id, streams)
+
+    def listen_for_wants(self, hear: WantHeard) -> None:
+        """Have a function called whenever somebody begins to wait for a run."""
+        self._wants_heard.append(hear)
 
     def is_wanted(self, run: Run) -> bool:
         """Whether somebody here wants to hear what a run streams that another gateway works on."""

@@ -9,6 +9,7 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.policy.send_policy import Destination, SendDecision, SendPolicySettings, may_send
 from backchannel.core.sessions import Session
 from backchannel.errors import PolicyDenied
+from backchannel.runtime.events import Event
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +44,8 @@ class SendGuard:
             )
         return decision
 
-    def on_shadowed(self, fact: PolicyShadowed) -> None:
-        """Count and log a message that was committed although only `shadow` let it through."""
-        self.shadowed += 1
-        log.warning("the send policy would deny this", session_key=fact.key, reason=fact.reason)
+    def on_shadowed(self, fact: Event) -> None:
+        """Count and log a message that was committed although only `shadow` let it through; a listener."""
+        if isinstance(fact, PolicyShadowed):
+            self.shadowed += 1
+            log.warning("the send policy would deny this", session_key=fact.key, reason=fact.reason)

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
-from time import monotonic
 from typing import Any, TypeVar
 
 import structlog
@@ -26,9 +25,9 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.policy.inbound import Arrival, InboundTaken
 from backchannel.core.policy.slots import SlotQueue, SlotShares
 from backchannel.core.runs import Run, RunAccepted, RunRequest, RunStarted, RunState
-from backchannel.core.seldom import Seldom
-from backchannel.errors import Unavailable
-from backchannel.runtime.timers import CLOSE_LIMIT_S
+from backchannel.errors import FenceLost, Unavailable
+from backchannel.runtime.supervisor import CLOSE_LIMIT_S, DatabaseWait
+from backchannel.service import Reactions, Service
 from backchannel.storage.store import Store
 from backchannel.wire.rows import SlotCount, SlotUse
 
@@ -87,14 +86,19 @@ RUN, SUBAGENT = "run", "subagent"
 """Kinds of slots."""
 
 
-class Lanes:
+class Lanes(Service):
     """Starts runs as slots become free, and stops them when asked."""
 
-    def __init__(self, store: Store, work: Work, slots: RunSlots, is_awaited: Callable[[str], bool]) -> None:
+    name = "lanes"
+
+    def __init__(
+        self, store: Store, work: Work, slots: RunSlots, is_awaited: Callable[[str], bool], wait: DatabaseWait
+    ) -> None:
         """Make the lanes; runs of agents that are awaited do not start: this process lacks their function."""
         self._store = store
-        self.is_awaited = is_awaited
+        self._is_awaited = is_awaited
         self._work = work
+        self._wait = wait
         self._slots = slots
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: set[str] = set()
@@ -116,7 +120,6 @@ class Lanes:
         self._pauses: Counter[str] = Counter()
         """How many calls of a run wait, by its id: while any does, it has no slot."""
         self._is_open = True
-        self._told = Seldom()
 
     async def submit(self, request: RunRequest, check: Check | None = None) -> RunAccepted:
         """Accept a message; it is durable when this returns, and started when a slot and its lane are free."""
@@ -132,7 +135,7 @@ class Lanes:
         is_idle = (
             key not in self._busy and key not in self._queued
         )  # else its turn comes, and there may be earlier runs
-        may_start = self._is_open and is_idle and not self.is_awaited(session.agent)
+        may_start = self._is_open and is_idle and not self._is_awaited(session.agent)
         takes_slot = may_start and self._slots.take(session)
         if takes_slot:
             self._busy.add(key)
@@ -254,19 +257,25 @@ class Lanes:
     def has_room(self, key: str) -> bool:
         """Whether a queued run of a session can start here: it has its agent, and a slot."""
         session = SessionKey.stored(key)
-        return self._is_open and not self.is_awaited(session.agent) and self._slots.has_room(session)
+        return self._is_open and not self._is_awaited(session.agent) and self._slots.has_room(session)
 
     def is_busy(self, key: str) -> bool:
         """Whether this process works on a session, or is about to."""
         return key in self._busy
 
-    def reopen(self) -> None:
-        """Begin anew after `close`: what was queued or to be resumed is looked up again."""
+    def reactions(self) -> Reactions:
+        return {RunChanged: self.on_run, LaneFree: self.on_free}
+
+    async def start(self) -> None:
+        """Begin anew: what is queued or to be resumed is looked up again."""
         self._queue.clear()
         self._queued.clear()
         self._again.clear()
         self._to_resume.clear()
         self._is_open = True
+
+    async def halt(self) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Stop all tasks; their runs stay as their last commit left them."""
@@ -330,14 +339,15 @@ class Lanes:
         if done.cancelled():
             self._free(key)
         elif (error := done.exception()) is not None:
-            log.error("a lane failed", session_key=key, exc_info=error)
+            if not isinstance(error, FenceLost):  # the store is closed
+                log.error("a lane failed", session_key=key, exc_info=error)
             self._free(key)
 
     async def _start_next(self, key: str) -> None:
         self._again.discard(key)
         run_id = self._to_resume.get(key)
         try:
-            if run_id is None and self.is_awaited(SessionKey.stored(key).agent):
+            if run_id is None and self._is_awaited(SessionKey.stored(key).agent):
                 started = None  # registering the agent wakes the lane
             elif run_id is None:
                 started = await self._store.start_next(key)
@@ -347,10 +357,8 @@ class Lanes:
                 if started is None:
                     self._stops.pop(run_id, None)  # it ended in that commit, and has no task to stop
         except Unavailable as error:
-            if self._told.lets(error.message, monotonic()):
-                log.warning("a queued run could not start", session_key=key, error=error.message)
             self._again.add(key)
-            await asyncio.sleep(1)
+            await self._wait.pause(error)
             started = None
         if started is not None or run_id:
             self._again.add(key)  # there may be more: one look after this run tells

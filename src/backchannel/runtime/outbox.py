@@ -27,21 +27,20 @@ from backchannel.core.delivery.channels import (
 )
 from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, PartClaimed
 from backchannel.core.delivery.splitting import Measure
-from backchannel.core.facts import DeliveryChanged
+from backchannel.core.facts import AccountHeld, DeliveryChanged
 from backchannel.core.policy.send_policy import SendDecision
-from backchannel.core.seldom import Seldom
-from backchannel.errors import FenceLost, Unavailable
+from backchannel.errors import FenceLost
+from backchannel.runtime.clocks import sleep_or_event
+from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
-from backchannel.runtime.timers import CLOSE_LIMIT_S, LONGEST_SLEEP_S, sleep_or_event
+from backchannel.runtime.supervisor import CLOSE_LIMIT_S, DatabaseWait
+from backchannel.service import Reactions, Service
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-_FIRST_PAUSE_S = 1.0
-
 
 DOWN_AFTER = 3
 """A channel is down when this many attempts to send in a row got no answer."""
@@ -124,13 +123,25 @@ class Reach:
             log.warning("a channel is down", channel=channel, attempts=DOWN_AFTER, error=error)
 
 
-class Outbox:
+class Outbox(Service):
     """Sends deliveries through their channels."""
 
-    def __init__(self, store: Store, channels: Channels, clock: Clock, holds: AccountHolds, settled: Settled) -> None:
+    name = "outbox"
+
+    def __init__(
+        self,
+        store: Store,
+        channels: Channels,
+        clock: Clock,
+        holds: AccountHolds,
+        settled: Settled,
+        wait: DatabaseWait,
+        duties: Duties,
+    ) -> None:
         """Make it; `settled` waits for drafts that are on their way to a chat."""
+        self._sends_over = duties.sends_over
         self._store = store
-        self._told = Seldom()
+        self._wait = wait
         self._settled = settled
         self._holds = holds
         self._channels = channels
@@ -143,8 +154,6 @@ class Outbox:
         """Faults whose traceback was logged."""
         self._is_open = False
         self._closing = asyncio.Event()
-        self.sends_over: Callable[[str], bool] = lambda channel: True
-        """Whether this process sends over a channel: some have one connection, which another process may have."""
 
     async def start(self) -> None:
         """Go on with what is in line."""
@@ -155,9 +164,23 @@ class Outbox:
         for lane in await self._store.lanes_in_line():
             self.wake(lane)
 
+    def reactions(self) -> Reactions:
+        return {DeliveryChanged: self.on_delivery, AccountHeld: self.on_held}
+
+    async def halt(self) -> None:
+        await self._stop(0)
+
+    async def close(self) -> None:
+        """Stop sending; a part on its way is waited for, what is left goes on at the next start."""
+        await self._stop(CLOSE_LIMIT_S)
+
     async def recover(self) -> None:
         """Decide on what was being sent by processes that have ended."""
         await self._store.recover_deliveries(self._takes_key)
+
+    def on_held(self, fact: AccountHeld) -> None:
+        """React to a commit: an account has to wait."""
+        self._holds.on_held(fact)
 
     def on_delivery(self, fact: DeliveryChanged) -> None:
         """React to a commit: something new is in line, to be sent at once."""
@@ -166,8 +189,7 @@ class Outbox:
             if lane is not None:
                 self.wake(lane)
 
-    async def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Stop sending; a part on its way is waited for, what is left goes on at the next start."""
+    async def _stop(self, limit_s: float) -> None:
         self._is_open = False
         self._closing.set()
         left: set[asyncio.Task[None]] = set(self._workers.values())
@@ -179,7 +201,7 @@ class Outbox:
 
     def wake(self, lane: DeliveryLane) -> None:
         """Have a lane looked at: the first in line may be sent now."""
-        if not self._is_open or not self.sends_over(lane.channel):
+        if not self._is_open or not self._sends_over(lane.channel):
             return
         if lane in self._workers:
             self._again.add(lane)
@@ -239,25 +261,9 @@ class Outbox:
             self._log_fault("a channel failed", delivery.channel or "", error)
             return ChannelSilent(f"the channel failed: {_words(error)}")
 
-    async def _commit(self, channel: str, unit: Callable[[], Awaitable[T]]) -> T | None:
-        """Commit a step of a lane, trying again until it is done: it must not be lost, nor the lane stand still.
-
-        None when the store was closed meanwhile; the next start finds a part that is being sent.
-        """
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            try:
-                return await unit()
-            except Unavailable as refused:
-                if self._store.is_closed:
-                    return None
-                if self._told.lets(refused.message, self._clock.monotonic()):
-                    log.warning("waiting to send", channel=channel, error=refused.message)
-                await self._clock.sleep(_FIRST_PAUSE_S)
-            except Exception as error:  # noqa: BLE001  # the edge of a lane, which would stand still; it is logged
-                self._log_fault("the outbox failed", channel, error)
-                await self._clock.sleep(pause_s)
-                pause_s = min(pause_s * 2, LONGEST_SLEEP_S)
+    async def _commit(self, channel: str, unit: Callable[[], Awaitable[T]]) -> T:
+        """Commit a step of a lane, and retry until it is done: it must not be lost, nor the lane stand still."""
+        return await self._wait.durably(unit, partial(self._log_fault, "the outbox failed", channel))
 
     def _log_fault(self, what: str, channel: str, error: Exception) -> None:
         """Log a fault: its traceback once, since it comes again with every attempt."""

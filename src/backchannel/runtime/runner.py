@@ -8,7 +8,7 @@ A process that stops leaves the run for the next start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -40,7 +40,7 @@ from backchannel.core.messages import HistoryPage, Message, Role, Usage, text_co
 from backchannel.core.requests import build_messages
 from backchannel.core.runs import Outcome, RunKind, RunStarted, RunState, Step, ToolCall, function_model
 from backchannel.core.secrets.redaction import redact
-from backchannel.core.seldom import Seldom
+from backchannel.core.supervision import Backoff
 from backchannel.core.text import cut, storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
@@ -48,6 +48,7 @@ from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
 from backchannel.runtime.pictures import IMAGE_REFUSED, Pictures, limited, told
+from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -56,8 +57,7 @@ T = TypeVar("T")
 MODEL_CALL_LIMIT_S = 600.0
 ATTEMPTS = 5
 """How often a model is asked before a retryable failure counts."""
-FIRST_BACK_OFF_S = 0.5
-LONGEST_BACK_OFF_S = 30.0
+_BACKOFF = Backoff(0.5, 30.0)
 BYTES_PER_TOKEN = 4
 """How much of a transcript is read for each token of the window: more than it can hold, so nothing is missed."""
 DELTA_INTERVAL_S = 0.05
@@ -81,6 +81,7 @@ class Runner:
         clock: Clock,
         pictures: Pictures,
         asking: Gate,
+        wait: DatabaseWait,
     ) -> None:
         self._store = store
         self._pictures = pictures
@@ -92,8 +93,8 @@ class Runner:
         self._clock = clock
         self._sizes: dict[str, int] = {}
         """What telling a model of each tool costs of its window."""
-        self._told = Seldom()
-        self._calls = ToolCalls(store, tools, approvals, hub, clock, self._durable)
+        self._durably = wait.durably
+        self._calls = ToolCalls(store, tools, approvals, hub, clock, wait)
 
     async def work(self, started: RunStarted, stop_reason: StopReason) -> None:
         """Carry out a run to its end. Never raises but for a shutdown."""
@@ -168,7 +169,7 @@ class Runner:
 
     async def _run_model(self, active: ActiveRun, setup: RunSetup) -> None:
         read_calls = partial(self._store.open_calls, active.run.id)
-        open_calls = await self._durable(read_calls) if active.run.step else []
+        open_calls = await self._durably(read_calls) if active.run.step else []
         while True:
             if open_calls:
                 await self._calls.round(active, setup.tools, open_calls)
@@ -185,7 +186,7 @@ class Runner:
             usage=reply.usage,
             context_tokens=model.context_window,
         )
-        committed = await self._durable(partial(self._store.commit_reply, active.fence, step))
+        committed = await self._durably(partial(self._store.commit_reply, active.fence, step))
         active.run, active.text = committed.run, ""
         return committed.calls
 
@@ -219,10 +220,10 @@ class Runner:
 
     async def _back_off(self, active: ActiveRun, failed: ModelFailed, attempt: int) -> None:
         active.text = ""
-        wait_s = min(FIRST_BACK_OFF_S * 2 ** (attempt - 1), LONGEST_BACK_OFF_S)
+        wait_s = _BACKOFF.pause_s(attempt)
         asked_s = failed.retry_after_s
         if asked_s is not None and asked_s > wait_s:  # a time that has passed, or is no number, asks for nothing
-            wait_s = min(asked_s, LONGEST_BACK_OFF_S * 2)
+            wait_s = min(asked_s, _BACKOFF.longest_s * 2)
         log.info(
             "model failed, asking again", run_id=active.run.id, error=failed.message, attempt=attempt, wait_s=wait_s
         )
@@ -303,7 +304,7 @@ class Runner:
         if opening is not None:
             return opening.mark, HistoryPage([opening.message], has_more=False)
         read = partial(self._store.context, active.session_id, max_bytes=window * BYTES_PER_TOKEN)
-        entry, page = await self._durable(read)
+        entry, page = await self._durably(read)
         return entry.mark, page
 
     async def _with_own_part(self, active: ActiveRun, page: HistoryPage) -> list[Message]:
@@ -314,7 +315,7 @@ class Runner:
         run = active.run
         if any(message.run_id == run.id and message.role is Role.USER for message in page.messages):
             return page.messages
-        question = await self._durable(partial(self._store.message, run.message_id))
+        question = await self._durably(partial(self._store.message, run.message_id))
         if question is None:
             return page.messages
         if all(message.run_id in (run.id, None) for message in page.messages):
@@ -326,7 +327,7 @@ class Runner:
         own: list[Message] = []
         after, has_more = active.run.message_id, True
         while has_more:
-            page = await self._durable(
+            page = await self._durably(
                 partial(self._store.history, active.session_id, limit=OWN_STEPS_PAGE, after=after)
             )
             for message in page.messages:
@@ -346,7 +347,7 @@ class Runner:
     async def _run_function(self, active: ActiveRun, function: AgentFunction) -> None:
         agent_id = SessionKey.stored(active.run.session_key).agent
         tools = self._tools_of(active, agent_id)
-        context = await self._durable(partial(RunContext.of, active, self._store, self._calls, tools))
+        context = await self._durably(partial(RunContext.of, active, self._store, self._calls, tools))
         self._store.check_lease()
         text = await function(context)
         if text is not None and not isinstance(text, str):
@@ -356,19 +357,7 @@ class Runner:
     async def _commit_text(self, active: ActiveRun, text: str, model: str) -> None:
         reply = ModelReply(content=text_content(text), usage=Usage(), model=model)
         step = Step(reply=active.reply_message(reply), ran_ms=active.ran_ms, usage=reply.usage, leaves_calls=True)
-        await self._durable(partial(self._store.commit_reply, active.fence, step))
-
-    async def _durable(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Commit or read, waiting while the database is away or full: what was done is not thrown away for that."""
-        while True:
-            try:
-                return await write()
-            except Unavailable as refused:
-                if self._store.is_closed:
-                    raise FenceLost("the store is closed") from refused  # the next start goes on from the last commit
-                if self._told.lets(refused.message, self._clock.monotonic()):
-                    log.warning("waiting for the database", error=refused.message)
-                await self._clock.sleep(1)
+        await self._durably(partial(self._store.commit_reply, active.fence, step))
 
     def _failed(self, active: ActiveRun, error: Exception) -> Outcome:
         if isinstance(error, ModelFailed):
@@ -382,7 +371,7 @@ class Runner:
         # What was streamed of a failed attempt is dropped; what was streamed before an abort is kept.
         reply = None if outcome.state is RunState.ERROR else active.partial_reply(str(outcome.state))
         try:
-            await self._durable(
+            await self._durably(
                 lambda: self._store.finish_run(
                     active.fence, outcome, reply=reply, at_step=active.run.step, ran_ms=active.ran_ms
                 )

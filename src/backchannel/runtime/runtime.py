@@ -1,18 +1,9 @@
-"""The runtime: puts lanes, runner, waits and events together, and offers what doors need of them.
-
-Starting is recovery: queued runs wake their lanes, interrupted ones are resumed, all side by side. Only those in whose
-very step the process has died before go last and one at a time, until each has committed a step or had its time, so
-that the one that kills the process is found without blaming its neighbours.
-"""
+"""The runtime: puts its services together in one list, and offers what doors need of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
-
-import structlog
+from collections.abc import Mapping, Sequence
 
 from backchannel.agents.gates import MODEL, Gates
 from backchannel.agents.models import Models
@@ -21,53 +12,50 @@ from backchannel.config.schema import Config
 from backchannel.core.contracts import Check, Clock, ToolSet
 from backchannel.core.delivery.channels import Channels
 from backchannel.core.facts import (
-    AccountHeld,
-    ApprovalChanged,
     DeliveryChanged,
     Fact,
-    LaneFree,
     PairingChanged,
     PolicyShadowed,
     RunChanged,
     SessionChanged,
-    TimerSet,
 )
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content
 from backchannel.core.policy.inbound import Arrival, InboundTaken
 from backchannel.core.policy.send_policy import SendDecision
-from backchannel.core.runs import NOBODY, RunAccepted, RunInterrupted, RunKind, RunRequest, RunState
+from backchannel.core.runs import RunAccepted, RunKind, RunRequest
 from backchannel.core.sessions import Session
-from backchannel.errors import InvalidRequest, ShuttingDown, Unavailable
+from backchannel.core.supervision import ServiceHealth
+from backchannel.errors import ShuttingDown, Unavailable
 from backchannel.runtime.approvals import Approvals
+from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.cluster.media import Media
 from backchannel.runtime.cluster.member import ClusterMember, MemberParts
 from backchannel.runtime.drafts import Drafts
-from backchannel.runtime.events import Event, Hub, WaitStarted, log_failures, log_pairings
+from backchannel.runtime.events import Event, Hub, log_failures, log_pairings
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.lanes import RUN, Lanes, RunSlots
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
+from backchannel.runtime.recovery import Functions, Recovery
 from backchannel.runtime.retries import Retries
 from backchannel.runtime.runner import Runner
-from backchannel.runtime.timers import Timers, sleep_or_event
+from backchannel.runtime.supervisor import DatabaseWait, Supervisor
+from backchannel.runtime.timers import ClockCheck, Timers
 from backchannel.runtime.waits import Exchanges, Waits
 from backchannel.runtime.watchdog import Watchdog
+from backchannel.service import Service
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
 
-log = structlog.get_logger(__name__)
-
-SUSPECT_ALONE_S = 30.0
-"""How long a suspect that neither commits nor waits keeps the next one from going on."""
 AWAY_MS = 1000
-SIGN_OF_LIFE_S = 5.0
-"""How often it is written that runs are at work: of what a crash takes, the time up to the last sign is known."""
 
 
-class Runtime:
+class Runtime(Service):
     """Everything that happens between a door and the store."""
+
+    name = "runtime"
 
     def __init__(
         self,
@@ -80,231 +68,137 @@ class Runtime:
         channels: Channels,
         gates: Gates,
     ) -> None:
-        defaults = config.agents.defaults
+        self._store, self._agents, self._clock = store, agents, clock
         self.hub = Hub()
-        self.watchdog = Watchdog(store)
         self.hub.listen(log_failures, RunChanged, DeliveryChanged)
         self.hub.listen(log_pairings, PairingChanged)
         self.retries = Retries(self.hub)
         self.guard = SendGuard(config.session.send_policy, store.scheme)
-        self._store = store
-        self._agents = agents
-        self._clock = clock
-        # The lanes are made below: they need the runner, which needs a way to give a slot back.
+        self.hub.listen(self.guard.on_shadowed, PolicyShadowed)
+        self.duties = Duties(store, channels, agents)
+        """What this gateway does for all on the same database."""
+        self.media = Media(store)
+        self._wait = DatabaseWait(store, clock)
         self._approvals = Approvals(
             store,
             config.tools.approval,
             config.tools.approval_lives_ms,
             self.hub,
+            # The lanes are made below: they need the runner, which needs a way to give a slot back.
             lambda key, run_id: self._lanes.paused(key, run_id),
         )
-        self.media = Media(store)
-        asking = gates.gate(MODEL, defaults.max_concurrent, grows=False)
-        self._runner = Runner(
-            store, agents, models, tools, self._approvals, self.hub, clock, Pictures(self.media), asking
-        )
-        slots = RunSlots(gates.shares(defaults.max_concurrent), gates.shares(defaults.subagents.max_concurrent))
-        self._lanes = Lanes(store, self._runner.work, slots, agents.is_awaited)
-        gates.add(RUN, self._lanes)
-        self._waits = Waits(store)
+        self._lanes = self._make_lanes(config, models, tools, gates)
+        self._waits = Waits(store, self.hub)
         holds = AccountHolds(clock)
-        self._drafts = Drafts(store, channels, clock, holds, self.hub)
-        self.outbox = Outbox(store, channels, clock, holds, self._drafts.settled)
-        self._timers = Timers(store, clock, self.outbox.wake)
+        self._drafts = Drafts(store, channels, clock, holds, self.hub, self._wait, self.duties)
+        self.outbox = Outbox(store, channels, clock, holds, self._drafts.settled, self._wait, self.duties)
+        self._timers = Timers(store, clock, self.outbox.wake, self._wait, self.duties)
         store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
         self.exchanges = Exchanges(store, self._lanes, self._waits, self.hub, clock)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._suspicion = asyncio.Lock()
-        self._suspects: set[str] = set()
-        """Runs whose turn to go on alone is waited for."""
-        self._is_open = False
-        self._is_away = False
-        """Whether it has no lease for now: the database does not answer, or others have taken it for dead."""
-        self._reactions = self._reacting(holds)
-        """Who does something about a fact, in order; whoever only watches listens to the hub."""
-        self.member = self._make_member(config, channels, holds)
+        self.watchdog = Watchdog(store)
+        self._functions = Functions(store, agents)
+        self._recovery = Recovery(store, agents, self._lanes, self.hub, clock)
+        self.member = self._join(config, channels) if self.duties.is_shared else None
         """This gateway among others on the same database."""
+        self.supervisor = Supervisor(self._services(), clock)
+        self._reactions = self.supervisor.reactions()
         self.wait = self._waits.ended
-        store.on_facts = self._on_facts
+        store.listen_for_facts(self._on_facts)
 
-    def _reacting(self, holds: AccountHolds) -> Mapping[type, Sequence[Callable[[Any], None]]]:
-        return {
-            # Waits come before the lanes: a run that returns from a wait comes before queued ones.
-            RunChanged: (self._waits.on_run, self._lanes.on_run, self._resume_suspect),
-            LaneFree: (self._lanes.on_free,),
-            DeliveryChanged: (self.outbox.on_delivery, self._timers.on_delivery),
-            AccountHeld: (holds.on_held,),
-            ApprovalChanged: (self._approvals.on_change,),
-            TimerSet: (self._timers.on_timer,),
-            PolicyShadowed: (self.guard.on_shadowed,),
-        }
+    def _make_lanes(self, config: Config, models: Models, tools: ToolSet, gates: Gates) -> Lanes:
+        store, agents, defaults = self._store, self._agents, config.agents.defaults
+        runner = Runner(
+            store,
+            agents,
+            models,
+            tools,
+            self._approvals,
+            self.hub,
+            self._clock,
+            Pictures(self.media),
+            gates.gate(MODEL, defaults.max_concurrent, grows=False),
+            self._wait,
+        )
+        slots = RunSlots(gates.shares(defaults.max_concurrent), gates.shares(defaults.subagents.max_concurrent))
+        # On a shared database, runs of an agent that this gateway does not know wait for one that does.
+        is_left = (lambda agent_id: not agents.is_here(agent_id)) if self.duties.is_shared else agents.is_awaited
+        lanes = Lanes(store, runner.work, slots, is_left, self._wait)
+        gates.add(RUN, lanes)
+        return lanes
 
-    def _make_member(self, config: Config, channels: Channels, holds: AccountHolds) -> ClusterMember:
+    def _join(self, config: Config, channels: Channels) -> ClusterMember:
         parts = MemberParts(
             config=config,
             store=self._store,
             agents=self._agents,
             channels=channels,
             hub=self.hub,
+            clock=self._clock,
+            duties=self.duties,
             lanes=self._lanes,
             waits=self._waits,
             approvals=self._approvals,
             outbox=self.outbox,
             drafts=self._drafts,
             timers=self._timers,
-            holds=holds,
+            recovery=self._recovery,
+            wait=self._wait,
         )
-        return ClusterMember(
-            parts, resume=self._resume_interrupted, recover=self._recover, open_or_close=self._open_or_close
-        )
+        return ClusterMember(parts, self)
+
+    def _services(self) -> list[Service]:
+        """List all services in the order of their start; they close in reverse."""
+        member = self.member
+        return [
+            # Waits come before the lanes: a run that returns from a wait comes before queued ones.
+            self._waits,
+            self._approvals,
+            self._wait,
+            self._functions,  # before the lease, which tells the others which agents are here
+            *([member.lease] if member is not None else ()),
+            ClockCheck(self._store, self.duties),  # before anything reads a time out of a row
+            self._drafts,  # before the outbox: what an earlier process left in a chat is decided before more is sent
+            self.outbox,
+            self._lanes,
+            self._recovery,
+            *([member] if member is not None else ()),  # goes on with what others leave, once its own work goes on
+            self._timers,
+            self.watchdog,
+        ]
 
     def _on_facts(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             for react in self._reactions.get(type(fact), ()):
                 react(fact)
             self.hub.publish(fact)
-        self.member.tell(facts)
+        if self.member is not None:
+            self.member.echoing.tell(facts)
 
     async def start(self) -> None:
-        """Go on with everything that was accepted, for the agents that this process has."""
-        self._is_open = True
-        await self._remember_functions()
-        await self.member.start()
-        if self.member.is_alone:  # others may have work under way by the times that their rows have
-            await self._store.reschedule_after_clock_set_back()
-        await self._drafts.start()
-        await self.outbox.start()
-        await self._recover(self.member.own_agents())
-        self.member.begin()
-        self._timers.start()
-        self.watchdog.start()
-        self._spawn(self._record_signs_of_life())
+        """Go on with everything that was accepted; also after the lease was lost."""
+        await self.supervisor.start()
 
-    def _open_or_close(self, is_open: bool) -> None:
-        self._is_open, self._is_away = is_open, not is_open
-        if not is_open:
-            self._suspects.clear()
+    async def halt(self) -> None:
+        await self.supervisor.halt()
+
+    async def close(self) -> None:
+        await self.supervisor.close()
+
+    def health(self) -> Mapping[str, ServiceHealth]:
+        return self.supervisor.health()
 
     def agent_added(self, agent_id: str) -> None:
         """Go on with what was accepted for an agent that was registered after the start."""
-        if self._is_open:
-            agent = normalise_agent_id(agent_id)
-            # Written before the agent can get a message: a run of it never is stored before its function is.
-            self._spawn(self._resume_agent(agent, self._store.remember_function(agent)))
-
-    async def _resume_agent(self, agent_id: str, remembered: asyncio.Future[None]) -> None:
-        try:
-            await remembered
-            await self._recover({agent_id})
-        except Unavailable:
-            if not self._store.is_closed:
-                raise
-            log.debug("the gateway ends before it went on with an agent", agent=agent_id)  # the next start does
+        if self.supervisor.is_open:
+            self._recovery.add(normalise_agent_id(agent_id))
 
     async def forget_agent(self, agent_id: str) -> None:
         """Stop waiting for an agent's function: the agent is what the configuration says from now on.
 
         Raises:
-            UnknownAgent: it is not configured, so it could not answer.
-            InvalidRequest: no function is awaited for it.
+            UnknownAgent, InvalidRequest: as `Functions.forget`.
         """
-        agent = self._agents.get(agent_id)
-        if not self._agents.is_awaited(agent.id):
-            here = "it is a function of this program" if self._agents.is_function(agent.id) else "it never was one"
-            raise InvalidRequest(f"no function is awaited for the agent {agent.id!r}: {here}", agentId=agent.id)
-        self._agents.configured(agent.id)
-        await self._store.forget_function(agent.id)
-        self._agents.forget(agent.id)
-        await self._recover({agent.id})
-
-    async def _remember_functions(self) -> None:
-        self._agents.remember(await self._store.function_agents())
-        for agent_id in self._agents.functions():
-            await self._store.remember_function(agent_id)
-        waiting = await self._store.runs_waiting_for_functions(self._agents.functions())
-        for agent_id, count in waiting.items():
-            log.warning("runs wait for the program whose function is their agent", agent=agent_id, runs=count)
-
-    async def _recover(self, agent_ids: set[str]) -> None:
-        await self._resume_interrupted(agent_ids)
-        for key in await self._store.sessions_with_queue():
-            if SessionKey.stored(key).agent in agent_ids:
-                self._lanes.wake(key)
-
-    async def _resume_interrupted(self, agent_ids: set[str]) -> None:
-        interrupted = [
-            entry
-            for entry in await self._store.interrupted_runs()
-            if SessionKey.stored(entry.session_key).agent in agent_ids
-        ]
-        for entry in interrupted:
-            if not entry.is_suspect:
-                self._lanes.resume(entry.session_key, entry.run_id)
-        suspects = [entry for entry in interrupted if entry.is_suspect and entry.run_id not in self._suspects]
-        if suspects:
-            self._spawn(self._resume_one_by_one(suspects))
-
-    async def _record_signs_of_life(self) -> None:
-        while True:
-            await asyncio.sleep(SIGN_OF_LIFE_S)
-            if self._lanes.running:
-                with suppress(Unavailable):  # a full disk: how much time a crash lost is less exactly known
-                    await self._store.sign_of_life()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _resume_suspect(self, fact: RunChanged) -> None:
-        """React to a suspect that has reached the head of its lane: it goes on when no other one is at work."""
-        if fact.run.state is RunState.RUNNING and fact.run.fence == NOBODY:
-            entry = RunInterrupted(fact.run.id, fact.run.session_key, fact.run.crashes, is_suspect=True)
-            if self._is_open:
-                self._spawn(self._resume_one_by_one([entry]))
-
-    async def _resume_one_by_one(self, suspects: list[RunInterrupted]) -> None:
-        self._suspects |= {entry.run_id for entry in suspects}
-        try:
-            for entry in suspects:
-                async with self._suspicion:
-                    await self._clear(entry)
-        finally:
-            self._suspects -= {entry.run_id for entry in suspects}
-
-    async def _clear(self, suspect: RunInterrupted) -> None:
-        """Resume a run, and return when it has committed a step, ended, waits for another run, or has had its time."""
-        cleared = asyncio.Event()
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, RunChanged) and event.run.id == suspect.run_id and not event.run.crashes:
-                cleared.set()
-            elif isinstance(event, WaitStarted) and event.run_id == suspect.run_id:
-                cleared.set()  # the one it waits for may be a suspect too, whose turn must come
-
-        unlisten = self.hub.listen(on_event)
-        try:
-            # It may have been aborted while it waited for its turn, or taken up already: its agent was added again.
-            run = await self._store.run(suspect.run_id)
-            if run is not None and run.crashes and run.fence != self._store.number:
-                self._lanes.resume(suspect.session_key, suspect.run_id)
-                await sleep_or_event(self._clock, SUSPECT_ALONE_S, cleared)
-        finally:
-            unlisten()
-
-    async def close(self) -> None:
-        """Stop working; what was accepted goes on at the next start."""
-        self._is_open = self._is_away = False
-        await self.member.close()
-        self.watchdog.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._timers.close()
-        await self._lanes.close()
-        await self._drafts.close()
-        await self.outbox.close()
-        self._waits.close()
+        await self._recovery.recover({await self._functions.forget(agent_id)})
 
     @property
     def clock_set_back_at(self) -> float | None:
@@ -329,9 +223,9 @@ class Runtime:
         return await self._lanes.submit(request, check)
 
     def _check_open(self) -> None:
-        if self._is_away:
+        if self.supervisor.is_halted:
             raise Unavailable("the gateway is without its database: send the message again soon", retryAfterMs=AWAY_MS)
-        if not self._is_open:
+        if not self.supervisor.is_open:
             raise ShuttingDown("the gateway is stopping: send the message again when it is back")
 
     async def take(self, arrival: Arrival) -> InboundTaken:

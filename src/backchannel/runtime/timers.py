@@ -12,7 +12,7 @@ delivery, and the loop only wakes the chat's line. In memory there is only the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -20,8 +20,12 @@ from backchannel.core.contracts import Clock, Timer
 from backchannel.core.delivery.delivery import DeliveryLane
 from backchannel.core.facts import DeliveryChanged, TimerSet
 from backchannel.core.seldom import Seldom
+from backchannel.core.supervision import ServiceHealth
 from backchannel.errors import DatabaseLocked, Unavailable
-from backchannel.runtime.clocks import ClockWatch
+from backchannel.runtime.clocks import ClockWatch, sleep_or_event
+from backchannel.runtime.cluster.duties import Duties
+from backchannel.runtime.supervisor import RESTART, DatabaseWait
+from backchannel.service import Reactions, Service, Supervised
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -33,39 +37,56 @@ POSTPONED_MS = 60_000
 """When a timer is tried again whose work failed."""
 LOCKED_MS = 2000
 """When a timer is tried again whose session another program has locked in the database."""
-CLOSE_LIMIT_S = 5.0
-"""How long work that is under way is waited for when the gateway stops."""
 
 
-class Timers:
+class ClockCheck(Service):
+    """Looks, at a start, for times that a clock wrote which was set back since."""
+
+    def __init__(self, store: Store, duties: Duties) -> None:
+        self._store = store
+        self._duties = duties
+
+    async def start(self) -> None:
+        if self._duties.is_alone:  # others may have work under way by the times that their rows have
+            await self._store.reschedule_after_clock_set_back()
+
+
+class Timers(Service):
     """Does what is due, then sleeps until more is; what fell due while no gateway ran is done at the start.
 
     It goes on after failures, until the store is closed.
     """
 
-    def __init__(self, store: Store, clock: Clock, wake_lane: Callable[[DeliveryLane], None]) -> None:
+    name = "timers"
+
+    def __init__(
+        self, store: Store, clock: Clock, wake_lane: Callable[[DeliveryLane], None], wait: DatabaseWait, duties: Duties
+    ) -> None:
         """Make it; `wake_lane` has a chat looked at, one of whose retries is due."""
+        self._wait = wait
+        self._kept = Supervised(self.name, clock, RESTART)
         self.set_back_at: float | None = None
         """When the clock was last seen to be set back, on the monotonic clock."""
-        self.is_on_duty = True
-        """Whether this process does what is due: one of all that work on a database does."""
         self._store = store
         self._clock = clock
         self._wake_lane = wake_lane
         self._watch = ClockWatch(clock)
         self._told = Seldom()
         self._sooner = asyncio.Event()
+        self._duties = duties
+        duties.listen(self._sooner.set)
         self._sleeps_until: float | None = None
         """When its sleep ends, on the monotonic clock; None while it looks at rows."""
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="timers")
+    def reactions(self) -> Reactions:
+        return {DeliveryChanged: self.on_delivery, TimerSet: self.on_timer}
 
-    def set_duty(self, is_on_duty: bool) -> None:
-        """Say whether this process does what is due."""
-        self.is_on_duty = is_on_duty
-        self._sooner.set()
+    def health(self) -> Mapping[str, ServiceHealth]:
+        return {self.name: self._kept.health}
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._kept.keep(self._run), name="timers")
 
     def on_timer(self, fact: TimerSet) -> None:
         """React to a commit: a time was written that may come before the sleep ends."""
@@ -78,27 +99,17 @@ class Timers:
         if fact.delivery.due_at is not None:
             self._sooner.set()
 
+    async def halt(self) -> None:
+        await self.close()
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        while not self._store.is_closed:
-            try:
-                await self._pass()
-            except Exception as error:  # noqa: BLE001 - the edge that keeps the loop going; it is logged
-                await self._log_and_pause(error)
-
-    async def _log_and_pause(self, error: Exception) -> None:
-        if self._store.is_closed:
-            return
-        if isinstance(error, Unavailable):  # a full disk: the rows stay, and are done when there is room
-            if self._told.lets(error.message, self._clock.monotonic()):
-                log.warning("the timers wait", error=error.message)
-        else:
-            log.error("the timers could not be looked at", exc_info=error)
-        await self._clock.sleep(1)
+        while True:
+            await self._wait.durably(self._pass)
 
     async def _pass(self) -> None:
         self._sooner.clear()
@@ -106,7 +117,8 @@ class Timers:
             log.warning("the clock was set back")
             self.set_back_at = self._clock.monotonic()
             await self._store.reschedule_after_clock_set_back()
-        next_at = await self._do_due() if self.is_on_duty else None
+        next_at = await self._do_due() if self._duties.has_timers else None
+        self._kept.recovered()
         if next_at is None:
             await self._sooner.wait()
             return
@@ -140,15 +152,3 @@ class Timers:
         except Exception:  # the edge that keeps the other timers going: this one is tried again later
             log.exception("a timer failed", kind=timer.kind, ref=timer.ref)
             await self._store.postpone_timer(timer, POSTPONED_MS)
-
-
-async def sleep_or_event(clock: Clock, wait_s: float, event: asyncio.Event) -> None:
-    """Sleep, unless the event is set first."""
-    sleeping = asyncio.create_task(clock.sleep(wait_s))
-    called = asyncio.create_task(event.wait())
-    try:
-        await asyncio.wait((sleeping, called), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (sleeping, called):
-            task.cancel()
-        await asyncio.gather(sleeping, called, return_exceptions=True)

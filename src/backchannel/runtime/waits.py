@@ -7,7 +7,6 @@ runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import RunChanged
@@ -17,20 +16,23 @@ from backchannel.core.runs import Run, RunState
 from backchannel.errors import RunNotFound, ShuttingDown
 from backchannel.runtime.events import Hub, WaitStarted
 from backchannel.runtime.lanes import Lanes
+from backchannel.service import Reactions, Service
 from backchannel.storage.store import Store
 
 
-class Waits:
+class Waits(Service):
     """Resolves the futures of those who wait for a run."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, hub: Hub) -> None:
         self._store = store
+        self._hub = hub
         self._waiting: dict[str, set[asyncio.Future[Run]]] = {}
         self._running: set[str] = set()
         """Runs that commits have told of as running, and not as ended: whoever waits for one need not look first."""
         self._is_open = True
-        self.on_wait: Callable[[str], None] = lambda run_id: None
-        """Called when somebody begins to wait for a run."""
+
+    def reactions(self) -> Reactions:
+        return {RunChanged: self.on_run}
 
     def on_run(self, fact: RunChanged) -> None:
         """React to a commit: whoever waits for a run that has ended is answered."""
@@ -48,11 +50,11 @@ class Waits:
         """Name the runs that somebody waits for."""
         return list(self._waiting)
 
-    def look_first(self) -> None:
+    async def halt(self) -> None:
         """Forget which runs are at work: they may go on, and end, on another gateway."""
         self._running.clear()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Fail all waiters: the gateway is shutting down."""
         self._is_open = False
         for future in [future for waiting in self._waiting.values() for future in waiting]:
@@ -78,7 +80,7 @@ class Waits:
                 run = await self._look(run_id)
                 if run.is_finished or timeout_s <= 0:
                     return run
-                self.on_wait(run_id)
+                self._hub.want(run_id, streams=False)
             try:
                 async with asyncio.timeout(timeout_s):
                     return await future

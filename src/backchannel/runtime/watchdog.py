@@ -12,6 +12,7 @@ import time
 
 import structlog
 
+from backchannel.service import Service
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -27,8 +28,10 @@ QUIET_S = 5.0
 """There is at most one line in so much time."""
 
 
-class Watchdog:
+class Watchdog(Service):
     """Counts how often the loop was held, and for how long at most."""
+
+    name = "watchdog"
 
     def __init__(self, store: Store) -> None:
         self.stalls = 0
@@ -40,10 +43,11 @@ class Watchdog:
         self._used_s = 0.0
         self._quiet_until = 0.0
 
-    def start(self) -> None:
-        self._look_later(asyncio.get_running_loop())
+    async def start(self) -> None:
+        if self._handle is None:
+            self._look_later(asyncio.get_running_loop())
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
 

@@ -70,8 +70,10 @@ class Driver(Protocol):
     slowest: tuple[float, str]
     """The slowest unit since this was cleared: its time in seconds, and its name."""
     is_closed: bool
-    on_ended: Callable[[], None]
-    """Called on the event loop when other processes have declared this one dead, and its units are refused."""
+
+    def listen_for_end(self, on_ended: Callable[[], None]) -> None:
+        """Call a function, on the event loop, when other processes declare this one dead and its units are refused."""
+        ...
 
     def write(self, unit: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run a unit in a transaction. The future is done when the unit is durable and its facts are handed on."""

@@ -1,7 +1,7 @@
 """The store: the list of all transactions.
 
 Each entry makes one unit a method. `write` returns a future that is done when the change is durable. `read` and `look`
-return what is committed. `on_facts` gets the changes after the commit, in order, before the caller is answered. The
+return what is committed. `listen_for_facts` tells the changes after the commit, in order, before the caller is answered. The
 docstring of the unit says what a method takes, returns and raises.
 """
 
@@ -283,7 +283,7 @@ class Store:
         self.folder = folder
         self.database = database
         self.scheme = scheme
-        self.on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
+        self._on_facts: Callable[[Sequence[Fact]], None] = lambda facts: None
         self.found = UnfinishedWork()
         """The work that was left when the store was opened."""
         self.lease_ends = inf
@@ -355,6 +355,14 @@ class Store:
             path.write_text(new_id())
         return path.read_text().strip()
 
+    def listen_for_facts(self, on_facts: Callable[[Sequence[Fact]], None]) -> None:
+        """Tell a function what each commit changed."""
+        self._on_facts = on_facts
+
+    def set_lease_end(self, ends: float) -> None:
+        """Move the end of this process's lease, by its monotonic clock."""
+        self.lease_ends = ends
+
     def check_lease(self) -> None:
         """Check the lease before work that another gateway could begin too.
 
@@ -410,7 +418,7 @@ class Store:
     def _committed(self, facts: Sequence[Fact]) -> None:
         if self._transcripts is not None:
             self._transcripts.committed(facts)
-        self.on_facts(facts)
+        self._on_facts(facts)
 
     def closed_elsewhere(self, fact: TranscriptClosed) -> None:
         """Close the file of a transcript that another gateway has closed."""

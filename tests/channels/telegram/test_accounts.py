@@ -95,7 +95,7 @@ async def test_a_wrong_token_is_told_in_words_and_stops_nothing_else(token: str,
                 telegram.say("hello")
                 await telegram.posted(1)
                 await telegram.until(lambda: len(telegram.called("getMe")) >= 2)
-                health = at.gateway.parts.keeper.health("telegram")
+                health = at.gateway.parts.keeper.health_of("telegram")
                 assert not health.is_up and not health.is_usable
                 assert health.error is not None and health.error.startswith("account wrong: ")
         (line,) = [line for line in logs if line["event"] == "a channel cannot be used"]

@@ -189,7 +189,7 @@ async def test_another_program_with_the_same_bot_is_told_in_words_until_it_is_go
                 telegram.say("hello")
                 await telegram.posted(1)
                 told += [line["error"] for line in logs if line["event"] == "a channel failed"]
-                assert at.gateway.parts.keeper.health("telegram").is_up
+                assert at.gateway.parts.keeper.health_of("telegram").is_up
     assert told and all("another program asks for the messages of this bot" in line for line in told)
     assert TOKEN not in str(logs)
 

@@ -29,21 +29,21 @@ from pydantic import TypeAdapter, ValidationError
 from backchannel.agents.mcp.listing import MOST_TOOLS
 from backchannel.agents.mcp.pipes import Hide, ServerEnded
 from backchannel.core.contracts import Clock
+from backchannel.core.supervision import Backoff
 from backchannel.core.text import clean_name
+from backchannel.service import Supervised
 from backchannel.version import __version__
 
 log = structlog.get_logger(__name__)
 
 START_LIMIT_S = 60.0
 _PATIENCE_S = 10.0
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 60.0
-STEADY_S = 30.0
-"""How long a server has to be up for its next failure to count as the first."""
+_BACKOFF = Backoff(0.5, 60.0, steady_s=30.0)
 LIST_LIMIT_S = 30.0
 MOST_PAGES = 100
 CALM_S = 1.0
 """How long after a list of tools the next one is asked for, if the server says that it has changed."""
+_LISTEN_AGAIN = Backoff(CALM_S, 60.0)
 _ABOUT = mcp_types.Implementation(name="backchannel", version=__version__)
 _SESSION_GONE = "Session terminated"
 """What the SDK makes of an HTTP session that the server does not know any more."""
@@ -68,7 +68,7 @@ class CallLost(Exception):
         self.is_unsent = is_unsent
 
 
-class SupervisedServer:
+class SupervisedServer(Supervised):
     """A server that is kept running, and the connection to it."""
 
     def __init__(
@@ -80,9 +80,8 @@ class SupervisedServer:
         hide: Hide,
         explain: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self.name = name
+        super().__init__(name, clock, _BACKOFF, is_up=False)
         self._transport = transport
-        self._clock = clock
         self._on_listed = on_listed
         self._hide = hide
         self._explain = explain
@@ -90,12 +89,7 @@ class SupervisedServer:
         self._client: Client | None = None
         self._why: str | None = None
         """Why it is not up, since it last failed."""
-        self._retry_at: float | None = None
-        """When the pause after a failure is over; None while it is being started."""
         self._began = 0.0
-        self._up_at: float | None = None
-        """Since when it is, or was, up after the last attempt to start it."""
-        self._failures = 0
         self._moved = asyncio.Event()
         """Is set, and replaced, whenever the server comes up or goes down."""
         self._listing_due = asyncio.Event()
@@ -113,7 +107,7 @@ class SupervisedServer:
         if self._client is not None or self._task is None:
             return None
         if self._why is not None:
-            pause_s = 0 if self._retry_at is None else self._retry_at - self._clock.monotonic()
+            pause_s = 0 if self.retry_at is None else self.retry_at - self._clock.monotonic()
             return f"{self._why}; it is tried again " + (f"in {pause_s:.0f} s" if pause_s >= 1 else "now")
         waited_s = self._clock.monotonic() - self._began
         return f"it has not answered in the {waited_s:.0f} s since its start" if waited_s > _PATIENCE_S else None
@@ -131,12 +125,12 @@ class SupervisedServer:
         if self._task is None or self._task.done():
             self._is_closing = False
             self._began = self._clock.monotonic()
-            self._task = asyncio.create_task(self._keep(), name=f"mcp:{self.name}")
+            self._task = asyncio.create_task(self.keep(self._attempt), name=f"mcp:{self.name}")
 
     async def settled(self) -> None:
         """Start it, and wait a while for its first attempt to come up or fail; calls wait for later ones."""
         self.start()
-        if self._client is None and not self._failures:
+        if self._client is None and not self.failures:
             await self._wait_for_move(self._began + _PATIENCE_S)
 
     async def _wait_for_move(self, until: float) -> bool:
@@ -162,34 +156,28 @@ class SupervisedServer:
             self._task = None
         self._move(None, "the gateway is stopping")
 
-    async def _keep(self) -> None:
-        while True:
-            self._began = self._clock.monotonic()
-            self._retry_at = self._up_at = None
-            try:
-                await self._live()
-                why = "it ended"
-            except asyncio.CancelledError:
-                if self._is_closing:
-                    raise
-                why = "its connection was cancelled"  # by the SDK, whose scopes cancel the task they are in
-            except Exception as error:  # the edge of a server: whatever it does, it is started again
-                why = describe_failure(error, self._hide)
-                if isinstance(_first(error), MCPError) and (more := self._explain()):
-                    why = f"{why} ({more})"
-                log.debug("an MCP server failed", server=self.name, exc_info=error)
-            if self._was_steady():
-                self._failures = 0
-            pause_s = min(_FIRST_PAUSE_S * 2**self._failures, _LONGEST_PAUSE_S)
-            self._failures = min(self._failures + 1, 10)
-            self._retry_at = self._clock.monotonic() + pause_s
-            say = log.debug if why == self._why else log.warning  # what goes on as it was is said once
-            say("an MCP server is down", server=self.name, why=why, again_in_s=pause_s)
-            self._move(None, why)
-            await self._clock.sleep(pause_s)
+    async def _attempt(self) -> None:
+        self._began = self._clock.monotonic()
+        try:
+            await self._live()
+        except asyncio.CancelledError:
+            if self._is_closing:
+                raise
+            # The SDK's scopes cancel the task they are in.
+            raise ServerEnded("its connection was cancelled") from None
+        raise ServerEnded("it ended")
 
-    def _was_steady(self) -> bool:
-        return self._up_at is not None and self._clock.monotonic() - self._up_at > STEADY_S
+    def pause_after(self, error: Exception, pause_s: float) -> float:
+        """Log why the server is down, once for each reason."""
+        why = describe_failure(error, self._hide)
+        if isinstance(_first(error), MCPError) and (more := self._explain()):
+            why = f"{why} ({more})"
+        log.debug("an MCP server failed", server=self.name, exc_info=error)
+        say = log.debug if why == self._why else log.warning
+        say("an MCP server is down", server=self.name, why=why, again_in_s=pause_s)
+        self.fell(why)
+        self._move(None, why)
+        return pause_s
 
     async def _live(self) -> None:
         """Connect, list the tools, and follow the server until it is gone."""
@@ -206,9 +194,9 @@ class SupervisedServer:
                 if limit.expired():
                     raise ServerEnded(f"it did not answer within {START_LIMIT_S:.0f} s of its start") from None
                 raise
-            say = log.info if self._failures else log.debug  # what was said to be down is said to be back
+            say = log.info if self.failures else log.debug  # what was said to be down is said to be back
             say("an MCP server is up", server=self.name, version=client.protocol_version, tools=count)
-            self._up_at = self._clock.monotonic()
+            self.recovered()
             self._move(client, None)
             await self._follow(client)
 
@@ -252,19 +240,19 @@ class SupervisedServer:
 
     async def _listen(self, client: Client) -> None:
         """Hear of changes from a server of the newer protocol, which tells them to those who ask only."""
-        pause_s = CALM_S
+        failures = 0
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
                     async for _ in changes:
                         self._listing_due.set()
-                        pause_s = CALM_S
+                        failures = 0
             except ListenNotSupportedError:
                 return
             except (MCPError, SubscriptionLost, TimeoutError) as error:
                 log.debug("an MCP server tells no changes", server=self.name, why=describe_failure(error, self._hide))
-            await self._clock.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            failures += 1
+            await self._clock.sleep(_LISTEN_AGAIN.pause_s(failures))
             self._listing_due.set()  # it may have changed meanwhile
 
     async def call(self, tool: str, arguments: dict[str, Any], limit_s: float) -> CallAnswer:
@@ -303,7 +291,7 @@ class SupervisedServer:
         self.start()
         until = self._clock.monotonic() + _PATIENCE_S
         while self._client is None:
-            is_hopeless = self._failures > 1 and self._retry_at is not None
+            is_hopeless = self.failures > 1 and self.retry_at is not None
             if is_hopeless or not await self._wait_for_move(until):
                 raise ServerDown(self.problem or "it is being started")
         return self._client

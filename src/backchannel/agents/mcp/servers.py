@@ -38,8 +38,10 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.mcp_names import MCP_SEPARATOR, servers_named
 from backchannel.core.messages import TextBlock, text_content
 from backchannel.core.secrets.known import KnownSecrets, secrets_in
+from backchannel.core.supervision import ServiceHealth
 from backchannel.core.text import clean_name
 from backchannel.errors import EndedByOperator
+from backchannel.service import Service
 
 log = structlog.get_logger(__name__)
 
@@ -50,8 +52,10 @@ _LOOKED_THROUGH = 20_000
 UNKNOWN_EFFECT = "Whether the call had its effect is not known: check before you repeat it."
 
 
-class McpServers:
+class McpServers(Service):
     """The configured servers. Nothing is started before it is needed; `close` ends all of them."""
+
+    name = "mcp"
 
     def __init__(self, config: Config, clock: Clock, sandboxes: Sandboxes, gates: Gates) -> None:
         base = config.file.parent if config.file is not None else None
@@ -97,6 +101,9 @@ class McpServers:
         """Name the servers that are needed and cannot be asked, each with the reason."""
         return {place: why for server in self._servers.values() for place, why in server.down().items()}
 
+    def health(self) -> Mapping[str, ServiceHealth]:
+        return {f"mcp:{kept.name}": kept.health for server in self._servers.values() for kept in server.supervised}
+
     async def close(self) -> None:
         """End all servers; they are started again if they are needed again."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
@@ -120,6 +127,11 @@ class McpServer:
         self._told: set[str] = set()
         self._answers = HttpAnswers()
         self._kept: dict[Sandbox | None, SupervisedServer] = {}
+
+    @property
+    def supervised(self) -> Sequence[SupervisedServer]:
+        """The server in each place where it was needed."""
+        return list(self._kept.values())
 
     @property
     def up(self) -> int:

@@ -24,6 +24,7 @@ from backchannel.channels.telegram.reading import NumberedUpdate, read_number
 from backchannel.channels.telegram.wire import ChannelConflict, Wire
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.channels import ChannelBusy, ChannelError, ChannelSilent
+from backchannel.core.supervision import Backoff
 from backchannel.errors import GatewayError, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -32,7 +33,7 @@ WAIT_S = 30
 """How long Telegram keeps a question open when there is nothing new."""
 _LOOK_AGAIN_S = 1.0
 """How soon it is asked again while something is not done."""
-_LONGEST_PAUSE_S = 30.0
+_BACKOFF = Backoff(1.0, 30.0)
 
 MOST_TRIES = 6
 """How often an update is handed in that a fault of ours keeps from being taken: for half a minute in all."""
@@ -138,8 +139,10 @@ class Poller:
         self._acknowledge(update_id)
 
     async def _until_taken(self, update_id: int, raw: Any) -> None:
-        pause_s, faults = 1.0, 0
+        tries = faults = 0
         while True:
+            tries += 1
+            pause_s = _BACKOFF.pause_s(tries)
             try:
                 await self._hand_in(raw)
                 return
@@ -155,7 +158,6 @@ class Poller:
                 if faults == MOST_TRIES:
                     return
             await self._clock.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _acknowledge(self, update_id: int) -> None:
         self._done[update_id] = True

@@ -30,6 +30,7 @@ import msgspec
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey, ThreadWord
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.settings import AtLeastOne, Settings, setting
+from backchannel.core.supervision import ServiceHealth
 from backchannel.core.text import quoted
 from backchannel.errors import NotFound, UnknownChannel
 
@@ -253,18 +254,11 @@ class InboundTaker(Protocol):
         ...
 
 
-class ChannelHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a channel is."""
+class ChannelHealth(ServiceHealth, frozen=True, kw_only=True):
+    """The state of a channel."""
 
-    is_up: bool
-    since_ms: int
-    """Since when it has been up, or down."""
     is_connecting: bool = False
     """Not up yet, but nothing has failed either: the platform has not answered since the start."""
-    error: str | None = None
-    """What went wrong last, without secrets; it is kept when the channel is up again."""
-    error_at_ms: int | None = None
-    """When that was."""
     is_usable: bool = True
     """False: the platform refuses the credentials, and a person has to correct them."""
 

@@ -40,6 +40,7 @@ from backchannel.core.delivery.splitting import Measure, split
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.secrets.redaction import redact_value_opening
 from backchannel.core.sessions import WEBCHAT, Address, read_address
+from backchannel.core.supervision import Backoff
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest
 
@@ -49,8 +50,7 @@ MAX_ATTEMPTS = 10
 MAX_RETRY_TIME_MS = 3_600_000
 """A part is not tried again when its retries have waited this long: waits are counted, not the clock, so that neither
 a machine that slept nor a clock that was set ends them early."""
-_FIRST_DELAY_MS = 1_000
-_LONGEST_DELAY_MS = 60_000
+_BACKOFF = Backoff(1.0, 60.0)
 _ERROR_LIMIT = 500
 _LONGEST_ID = 64  # clients choose ids, and a chat is no place for long ones
 _NAME_LIMIT = 64
@@ -207,7 +207,7 @@ def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
     left = MAX_RETRY_TIME_MS - tries.waited_ms
     if tries.attempts >= MAX_ATTEMPTS or left <= 0:
         return None
-    delay = min(_FIRST_DELAY_MS << max(0, tries.attempts - 1), _LONGEST_DELAY_MS)
+    delay = round(_BACKOFF.pause_s(tries.attempts) * 1000)
     return min(max(delay, _asked_delay_ms(retry_after_s)), left)
 
 
@@ -243,7 +243,7 @@ def account_hold_ms(answer: Sent | ChannelError) -> int | None:
     """Tell how long all that goes out by an account has to wait, by the answer to one part; None: it need not."""
     if not isinstance(answer, ChannelBusy) or not answer.is_account_wide:
         return None
-    return max(_FIRST_DELAY_MS, _asked_delay_ms(answer.retry_after_s))
+    return max(round(_BACKOFF.first_s * 1000), _asked_delay_ms(answer.retry_after_s))
 
 
 def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> PartAttempted | None:

@@ -91,7 +91,7 @@ class Subscriptions:
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
         """Start sending what the hub publishes; the function returned stops it."""
-        self._wants_more = lambda run_id: hub.on_wants(run_id)
+        self._wants_more = hub.want
         return hub.listen(self.publish, elsewhere=True, wants=self._wanted)
 
     def subscribe(self, subscriber: Subscriber) -> None:

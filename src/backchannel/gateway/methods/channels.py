@@ -76,7 +76,7 @@ def channel_states(parts: GatewayParts) -> list[ChannelState]:
 
 
 def _state(parts: GatewayParts, channel: Channel) -> dict[str, Any]:
-    health, reach = parts.keeper.health(channel.name), parts.runtime.outbox.reach
+    health, reach = parts.keeper.health_of(channel.name), parts.runtime.outbox.reach
     unsent = reach.down.get(channel.name)
     is_up = health.is_up and unsent is None
     error, error_at = health.error, health.error_at_ms

@@ -106,7 +106,7 @@ def _gateways(parts: GatewayParts) -> list[GatewayState]:
             agents=list(peer.member.agents),
             is_this=peer.number == parts.store.number,
         )
-        for peer in parts.runtime.member.peers
+        for peer in parts.runtime.duties.peers
     ]
 
 

@@ -192,7 +192,7 @@ class Connections:
 
     async def _look_for_ended(self) -> None:
         """Close connections whose token was ended by a gateway of which nothing was heard."""
-        if self.parts.runtime.member.cluster is None:
+        if not self.parts.runtime.duties.is_shared:
             return
         words = {token_word(holder.token_id, is_device=False) for holder in self.holders if not holder.is_issued}
         words |= {token_word(each.device_token, is_device=True) for each in self.holders if each.device_token}

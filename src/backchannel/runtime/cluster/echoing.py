@@ -12,22 +12,23 @@ waited for, and the ends of runs that somebody here follows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from time import monotonic
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from backchannel.core.cluster.echoes import EVERYTHING, Topic, Word, echoes_of, read_echo, write_echo
 from backchannel.core.cluster.interests import Interests, is_want, read_wants, write_wants
 from backchannel.core.cluster.members import GatewaySeen
+from backchannel.core.contracts import Clock
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, Fact, MessageAppended, RunChanged
 from backchannel.core.runs import RunState
-from backchannel.errors import Unavailable
+from backchannel.core.supervision import ServiceHealth
+from backchannel.runtime.supervisor import RESTART, DatabaseWait
+from backchannel.service import Supervised
 from backchannel.storage.store import Store
-
-log = structlog.get_logger(__name__)
 
 COLLECTED_S = 0.003
 """How long words are collected before they are sent."""
@@ -75,11 +76,22 @@ class EchoHearing(Protocol):
 class EchoService:
     """Tells the other gateways of commits, and hears of theirs."""
 
-    def __init__(self, store: Store, hearing: EchoHearing, *, polls: bool) -> None:
-        """Make it; `polls` says whether the database has no NOTIFY."""
-        self.on_joined: Callable[[], None] = lambda: None
-        """Called when another gateway has come."""
+    def __init__(
+        self,
+        store: Store,
+        hearing: EchoHearing,
+        on_joined: Callable[[], None],
+        clock: Clock,
+        wait: DatabaseWait,
+        *,
+        polls: bool,
+    ) -> None:
+        """Make it; `on_joined` is called when another gateway has come, `polls` says that there is no NOTIFY."""
+        self._on_joined = on_joined
         self._store = store
+        self._wait = wait
+        self._kept = Supervised("echoes", clock, RESTART)
+        self._looking = Supervised("leftovers", clock, RESTART)
         self._hearing = hearing
         self._polls = polls
         self._others: frozenset[int] = frozenset()
@@ -99,7 +111,7 @@ class EchoService:
 
     def start(self) -> None:
         self._join()
-        loops = (self._hear(), self._poll(), self._want_again())
+        loops = (self._kept.keep(self._hear), self._looking.keep(self._poll), self._want_again())
         self._tasks = [asyncio.create_task(loop, name="echoing") for loop in loops]
 
     async def close(self) -> None:
@@ -107,6 +119,9 @@ class EchoService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._send_words()
+
+    def health(self) -> Mapping[str, ServiceHealth]:
+        return {kept.name: kept.health for kept in (self._kept, self._looking)}
 
     def _join(self) -> None:
         self._wanted = set(self._topics())
@@ -204,7 +219,7 @@ class EchoService:
 
     def _take(self, sender: int, words: list[Word]) -> None:
         if _JOINED in words:
-            self.on_joined()
+            self._on_joined()
         if _JOINED in words or _ASKED in words:
             self._send(frozenset((sender,)), write_wants(self._wanted))
         wants = [word for word in words if is_want(word)]
@@ -218,23 +233,16 @@ class EchoService:
             words = dict.fromkeys(await self._heard.get())
             while words and not self._heard.empty() and len(words) < MOST_WORDS:
                 words.update(dict.fromkeys(self._heard.get_nowait()))
-            await self._guarded(self._echo(list(words)) if words else self._hearing.look_again())
+            await self._wait.durably(partial(self._echo, list(words)) if words else self._hearing.look_again)
+            self._kept.recovered()
             await asyncio.sleep(HEARD_EVERY_S)
 
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(_POLL_S)
             if self._others:
-                await self._guarded(self._hearing.look_again())
-
-    async def _guarded(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except Unavailable:
-            await asyncio.sleep(_POLL_S)
-        except Exception:  # the edge that keeps the loop going
-            log.exception("what other gateways did could not be looked at")
-            await asyncio.sleep(_POLL_S)
+                await self._wait.durably(self._hearing.look_again)
+                self._looking.recovered()
 
     async def _echo(self, words: Sequence[Word]) -> None:
         for start in range(0, len(words), MOST_WORDS):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 
 import msgspec
-import structlog
 
 from backchannel.core.facts import GrowthWanted, GrowthWritten, RunChanged
 from backchannel.core.runs import Run, RunState
@@ -31,9 +30,8 @@ from backchannel.runtime.events import (
     ToolEnded,
     ToolStarted,
 )
+from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.store import Store
-
-log = structlog.get_logger(__name__)
 
 WRITTEN_EVERY_S = 0.2
 ASKED_AFTER_S = 0.25
@@ -135,16 +133,14 @@ _STORED: StoredForm[Growth] = StoredForm(Growth)
 class GrowingHere:
     """Writes down what runs of this process stream, for readers on other gateways."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, hub: Hub, wait: DatabaseWait) -> None:
         self._store = store
+        self._durably = wait.durably
         self._growing: dict[str, Growth] = {}
         self._wanted: set[str] = set()
         self._grown: set[str] = set()
         self._over: set[str] = set()
         self._called = asyncio.Event()
-
-    def listen_to(self, hub: Hub) -> None:
-        """Remember from now on what runs stream."""
         kinds = (ReplyGrew, ThinkingGrew, ModelRetried, ToolStarted, ToolEnded)
         hub.listen(self._on_progress, *kinds)
         hub.listen(self._on_run, RunChanged)
@@ -197,20 +193,22 @@ class GrowingHere:
         while True:
             await self._called.wait()
             self._called.clear()
-            try:
-                await self._write()
-            except Unavailable:
-                self._grown |= self._wanted  # when the database is back; what is over is removed at somebody's start
+            await self._durably(self._write)
             await asyncio.sleep(WRITTEN_EVERY_S)
 
     async def _write(self) -> None:
         grown, self._grown = self._grown, set()
         over, self._over = self._over, set()
         bodies = {id: _STORED.write(self._growing[id]) for id in grown if id in self._growing}
-        if bodies:
-            self._wanted.difference_update(await self._store.write_growing(bodies))
-        if over:
-            await self._store.forget_growing(sorted(over))
+        try:
+            if bodies:
+                self._wanted.difference_update(await self._store.write_growing(bodies))
+            if over:
+                await self._store.forget_growing(sorted(over))
+        except Unavailable:
+            self._grown |= grown
+            self._over |= over
+            raise
 
 
 class _Reading:
@@ -231,16 +229,18 @@ class _Reading:
 class GrowingElsewhere:
     """Asks for what runs of other gateways stream that somebody here reads, and tells it."""
 
-    def __init__(self, store: Store, hub: Hub) -> None:
-        self.on_gone: Callable[[list[str]], None] = lambda run_ids: None
-        """Called with runs that somebody here follows and nobody works on: they may have ended, and no word came."""
+    def __init__(self, store: Store, hub: Hub, wait: DatabaseWait, on_gone: Callable[[list[str]], None]) -> None:
+        """Make it; `on_gone` is told of runs that somebody here follows and nobody works on: they may have ended."""
         self._store = store
+        self._on_gone = on_gone
+        self._durably = wait.durably
         self._hub = hub
         self._read: dict[str, _Reading] = {}
         self._queued: set[str] = set()
         """Runs that were accepted here, and that another gateway may begin."""
         self._called = asyncio.Event()
         self._is_to_look = False
+        hub.listen(self.on_own, RunChanged)
 
     def look_soon(self) -> None:
         """Look for runs that somebody has just begun to read."""
@@ -291,7 +291,7 @@ class GrowingElsewhere:
         for id in gone:
             del self._read[id]
         if over := [*gone, *(self._queued - at_work)][:_MOST_READ]:
-            self.on_gone(over)
+            self._on_gone(over)
         if asked := [id for id, reading in self._read.items() if reading.asked_at is not None]:
             for fact in await self._store.echoes([("grew", id) for id in asked[:_MOST_READ]]):
                 if isinstance(fact, GrowthWritten):
@@ -303,15 +303,12 @@ class GrowingElsewhere:
             if not self._read:
                 await self._called.wait()
             self._called.clear()
-            try:
-                if self._is_to_look:
-                    await self.look()
-                await self._ask()
-            except Unavailable as error:
-                log.debug("what others stream cannot be asked for", error=error.message)
+            await self._durably(self._look_and_ask)
             await asyncio.sleep(ASKED_AFTER_S)
 
-    async def _ask(self) -> None:
+    async def _look_and_ask(self) -> None:
+        if self._is_to_look:
+            await self.look()
         now = monotonic()
         self._read = {id: each for id, each in self._read.items() if self._hub.is_wanted(each.run)}
         asked = [each for each in self._read.values() if each.is_to_be_asked(now)][:_MOST_READ]

@@ -11,19 +11,22 @@ import asyncio
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from time import monotonic
-from typing import Protocol
 
 import structlog
 
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
-from backchannel.core.cluster.members import TIMERS_DUTY, GatewayInfo, GatewaySeen, LeaseRenewed
+from backchannel.core.cluster.members import GatewayInfo, GatewaySeen, LeaseRenewed
+from backchannel.core.contracts import Clock
+from backchannel.core.supervision import Backoff, ServiceHealth
 from backchannel.errors import Unavailable
-from backchannel.runtime.cluster.echoing import EchoHearing, EchoService
+from backchannel.runtime.cluster.duties import Duties
+from backchannel.runtime.cluster.echoing import EchoService
+from backchannel.service import Service, Supervised
 from backchannel.storage.store import Store
 from backchannel.version import __version__
 
@@ -31,75 +34,62 @@ log = structlog.get_logger(__name__)
 
 SOONER = 0.2
 """The part of a lease by which a process ends it before the others do."""
+_PAUSE_S = 1.0
 
 
-class Work(EchoHearing, Protocol):
-    """What the runtime does when its place among the gateways changes."""
-
-    async def halt(self) -> None:
-        """Drop all work, at once and without a commit."""
-        ...
-
-    async def go_on(self) -> None:
-        """Take up work again, under a new number."""
-        ...
-
-
-class GatewayLease:
+class GatewayLease(Service):
     """Keeps this gateway among the others."""
+
+    name = "lease"
 
     def __init__(
         self,
         store: Store,
-        work: Work,
+        duties: Duties,
+        echoing: EchoService,
+        called: asyncio.Event,
+        work: Service,
         member: Callable[[], GatewayInfo],
-        *,
+        clock: Clock,
         lease_s: float,
-        polls: bool,
     ) -> None:
-        """Make it; `member` is what the others are told of this gateway, `polls` whether the database has no NOTIFY."""
-        self.peers: tuple[GatewaySeen, ...] = ()
-        self.duties: frozenset[str] = frozenset()
-        self.wanted: Callable[[], Sequence[str]] = lambda: ()
-        """The duties that this gateway can do besides the timers."""
-        self.on_duties: Callable[[], None] = lambda: None
+        """Make it; `called` asks for a renewal at once, `work` is halted and started again after the lease is lost.
+
+        `member` describes this gateway to the others.
+        """
         self._store = store
+        self._duties = duties
+        self._echoing = echoing
+        self._called = called
         self._work = work
         self._member = member
         self._lease_s = lease_s
-        self._called = asyncio.Event()
         self._is_outcast = False
+        self._kept = Supervised(self.name, clock, Backoff(_PAUSE_S, _PAUSE_S))
         self._keeping: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
-        self.echoing = EchoService(store, work, polls=polls)
-        """What is told to the others, and heard of them."""
-        self.echoing.on_joined = self._called.set
 
     async def start(self) -> None:
-        """Take the duties that nobody has, and begin to listen."""
-        self._store.driver.on_ended = self._cast_out
-        self.echoing.listen()
+        """Take the duties that nobody has, and begin to listen; once."""
+        if self._keeping is not None:
+            return  # it starts the others again after a lost lease
+        self._store.driver.listen_for_end(self._cast_out)
+        self._echoing.listen()
         await self._renew()
         if self._taking is not None:
             await self._taking
-        self.echoing.start()
-        self._keeping = asyncio.create_task(self._keep(), name="cluster")
+        self._echoing.start()
+        self._keeping = asyncio.create_task(self._kept.keep(self._keep), name="lease")
 
     async def close(self) -> None:
         tasks = [task for task in (self._keeping, self._taking) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.echoing.close()
+        await self._echoing.close()
 
-    @property
-    def is_alone(self) -> bool:
-        return len(self.peers) < 2
-
-    def agents_elsewhere(self) -> set[str]:
-        """Name the agents that other gateways can run."""
-        own = self._store.number
-        return {agent_id for peer in self.peers if peer.number != own for agent_id in peer.member.agents}
+    def health(self) -> Mapping[str, ServiceHealth]:
+        return {self.name: self._kept.health, **self._echoing.health()}
 
     # The lease
 
@@ -113,19 +103,16 @@ class GatewayLease:
                 async with asyncio.timeout(self._lease_s / 3):
                     await self._called.wait()
             self._called.clear()
-            try:
-                await self._renew()
-            except Exception:  # the edge that keeps the lease: what failed is logged, and tried again
-                log.exception("the lease could not be renewed")
-                await asyncio.sleep(1)
+            await self._renew()
+            self._kept.recovered()
 
     async def _renew(self) -> None:
         began, ends, lease_ms = monotonic(), self._store.lease_ends, round(self._lease_s * 1000)
         if not self._is_outcast and began < ends:
             try:
                 async with asyncio.timeout(max(0.05, min(ends - began, self._lease_s / 3))):
-                    duties = [TIMERS_DUTY, *self.wanted()]
-                    standing = await self._store.renew_lease(self._member().agents, duties, lease_ms)
+                    agents, duties = self._member().agents, self._duties.wanted()
+                    standing = await self._store.renew_lease(agents, duties, lease_ms)
                 if monotonic() < ends:
                     self._renewed(began, standing.peers)
                     self._stand(standing)
@@ -140,20 +127,25 @@ class GatewayLease:
 
     def _renewed(self, began: float, peers: Sequence[GatewaySeen]) -> None:
         """Move the end of the lease; one that is alone goes on until it is told otherwise: nobody could take over."""
-        self._store.lease_ends = began + self._lease_s * (1 - SOONER) if len(peers) > 1 else inf
+        self._store.set_lease_end(began + self._lease_s * (1 - SOONER) if len(peers) > 1 else inf)
 
     async def _begin_anew(self) -> None:
         log.warning("this gateway could not renew its lease, or was taken for dead: it stops its work and begins anew")
-        self._set_duties(frozenset())
-        self._store.lease_ends = 0.0
+        self._kept.fell("the lease was lost")
+        self._duties.set(frozenset())
+        self._store.set_lease_end(0.0)
         await self._work.halt()
         while (began := await self._entered()) is None:  # noqa: ASYNC110 - nothing tells when the database is back
             await asyncio.sleep(min(0.5, self._lease_s / 10))
         self._is_outcast = False
-        self._renewed(began, self.peers)
-        self.echoing.entered_again()
+        self._renewed(began, self._duties.peers)
+        self._echoing.entered_again()
         log.info("this gateway is among the others again", number=self._store.number)
-        await self._work.go_on()
+        try:
+            await self._work.start()
+        except Exception:
+            self._cast_out()  # what has started is halted, and all is started once more
+            raise
         self._called.set()  # duties are taken by the next renewal
 
     async def _entered(self) -> float | None:
@@ -170,31 +162,27 @@ class GatewayLease:
 
     def _stand(self, standing: LeaseRenewed) -> None:
         """Take note of who is at work. What there is to do about it must not hold up the next renewal."""
-        before, self.peers = self.peers, standing.peers
-        self.echoing.set_peers(standing.peers)
-        self._set_duties(standing.duties)
+        before = self._duties.peers
+        self._duties.set_peers(standing.peers)
+        self._echoing.set_peers(standing.peers)
+        self._duties.set(standing.duties)
         if standing.is_any_left and (self._taking is None or self._taking.done()):
             self._taking = asyncio.create_task(self._take_over(), name="takeover")
         numbers = {peer.number for peer in before}
         if numbers != {peer.number for peer in standing.peers}:
             self._compare([peer for peer in standing.peers if peer.number not in numbers])
-            self.echoing.look_soon()
+            self._echoing.look_soon()
 
     async def _take_over(self) -> None:
         """Take over from the dead; if that is refused, the next renewal finds them again."""
         number = self._store.number
         with suppress(Unavailable):
-            taken = await self._store.take_over([TIMERS_DUTY, *self.wanted()])
+            taken = await self._store.take_over(self._duties.wanted())
             if number == self._store.number and not self._is_outcast:
-                self._set_duties(taken.duties)
+                self._duties.set(taken.duties)
                 if taken.is_any_dead:
                     self._called.set()  # asks who is left
-                    self.echoing.look_soon()
-
-    def _set_duties(self, duties: frozenset[str]) -> None:
-        if duties != self.duties:
-            self.duties = duties
-            self.on_duties()
+                    self._echoing.look_soon()
 
     def _compare(self, new: Sequence[GatewaySeen]) -> None:
         own = self._member()

@@ -1,23 +1,21 @@
-"""What the runtime does as one of several gateways: it goes on with what others left, and hears what they did.
+"""A member of a cluster: it goes on with what other gateways left, and hears what they did.
 
-Where a database serves one gateway only, there is nobody else, and none of this does anything.
+Where a database serves one gateway only, there is none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.cluster.echoes import Topic, end_word, run_topic
-from backchannel.core.cluster.members import TIMERS_DUTY, GatewaySeen, channel_duty
-from backchannel.core.delivery.channels import Channel, Channels, has_connection
+from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channels import Channels, has_connection
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,
@@ -35,21 +33,23 @@ from backchannel.core.facts import (
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import NOBODY, RunState
 from backchannel.core.sessions import WEBCHAT
+from backchannel.core.supervision import ServiceHealth
 from backchannel.errors import Unavailable
 from backchannel.runtime.approvals import Approvals
-from backchannel.runtime.cluster.echoing import EVERYBODY
+from backchannel.runtime.cluster.duties import Duties
+from backchannel.runtime.cluster.echoing import EVERYBODY, EchoService
 from backchannel.runtime.cluster.growing import GrowingElsewhere, GrowingHere
 from backchannel.runtime.cluster.lease import GatewayLease, member_of
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Hub
-from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.outbox import Outbox
+from backchannel.runtime.recovery import Recovery
+from backchannel.runtime.supervisor import RESTART, DatabaseWait, Tasks
 from backchannel.runtime.timers import Timers
 from backchannel.runtime.waits import Waits
+from backchannel.service import Service, Supervised
 from backchannel.storage.store import Store
-
-log = structlog.get_logger(__name__)
 
 LOOKED_AT = 200
 """How much of what others left is looked at once."""
@@ -66,49 +66,55 @@ class MemberParts:
     agents: Agents
     channels: Channels
     hub: Hub
+    clock: Clock
+    duties: Duties
     lanes: Lanes
     waits: Waits
     approvals: Approvals
     outbox: Outbox
     drafts: Drafts
     timers: Timers
-    holds: AccountHolds
+    recovery: Recovery
+    wait: DatabaseWait
 
 
-class ClusterMember:
-    """One gateway among those on a database."""
+class ClusterMember(Service):
+    """One gateway among those on a database: what it does about the work of the others."""
 
-    def __init__(
-        self,
-        parts: MemberParts,
-        *,
-        resume: Callable[[set[str]], Awaitable[None]],
-        recover: Callable[[set[str]], Awaitable[None]],
-        open_or_close: Callable[[bool], None],
-    ) -> None:
-        """Make it; `resume` goes on with interrupted runs of agents, `recover` with queued ones too."""
+    name = "streams"
+
+    def __init__(self, parts: MemberParts, work: Service) -> None:
+        """Make it; `work` is halted and started again after this gateway has lost its lease."""
         self._parts = parts
-        self._resume = resume
-        self._recover = recover
-        self._open_or_close = open_or_close
         self._is_halted = True
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.on_duties: Callable[[], None] = lambda: None
-        """Called when the connection of a channel is to be kept by this process, or no longer."""
-        self.cluster: GatewayLease | None = None
-        """Set where other gateways may work on the same database."""
-        if parts.store.database.is_shared:
-            self._join()
-        self._here = GrowingHere(parts.store)
-        self._elsewhere = GrowingElsewhere(parts.store, parts.hub)
-        self._elsewhere.on_gone = self._hear_of_ends
-        if parts.store.database.is_shared:
-            parts.hub.listen(self._elsewhere.on_own, RunChanged)
+        self._tasks = Tasks()
+        settings, called = parts.config.cluster, asyncio.Event()
+        polls = settings.wakeups == "poll"
+        self.echoing = EchoService(parts.store, self, called.set, parts.clock, parts.wait, polls=polls)
+        """What is told to the others, and heard of them."""
+        self.lease = GatewayLease(
+            parts.store,
+            parts.duties,
+            self.echoing,
+            called,
+            work,
+            lambda: member_of(parts.config, parts.agents),
+            parts.clock,
+            settings.lease_seconds,
+        )
+        self._here = GrowingHere(parts.store, parts.hub, parts.wait)
+        self._elsewhere = GrowingElsewhere(parts.store, parts.hub, parts.wait, self._hear_of_ends)
+        self._loops = {
+            Supervised(self.name, parts.clock, RESTART): self._here.write,
+            Supervised("stream readers", parts.clock, RESTART): self._elsewhere.ask,
+        }
+        parts.hub.listen_for_wants(self._on_want)
+        parts.duties.listen(self._on_duties)
         self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
             RunChanged: (self._on_run, self._elsewhere.on_run),
             LaneFree: (self._on_free,),
             DeliveryChanged: (self._on_delivery,),
-            AccountHeld: (parts.holds.on_held,),
+            AccountHeld: (parts.outbox.on_held,),
             ApprovalChanged: (parts.approvals.on_change,),
             TimerSet: (parts.timers.on_timer,),
             TranscriptClosed: (parts.store.closed_elsewhere,),
@@ -117,91 +123,31 @@ class ClusterMember:
         }
         """Who does something about what another gateway did."""
 
-    def _join(self) -> None:
-        parts, settings = self._parts, self._parts.config.cluster
-        self.cluster = GatewayLease(
-            parts.store,
-            self,
-            lambda: member_of(parts.config, parts.agents),
-            lease_s=settings.lease_seconds,
-            polls=settings.wakeups == "poll",
-        )
-        self.cluster.on_duties = self._duties_changed
-        parts.hub.on_wants, parts.waits.on_wait = self._on_wants, self._on_wait
-        parts.lanes.is_awaited = self._is_left_to_others
-        parts.agents.elsewhere = self.cluster.agents_elsewhere
-        parts.timers.is_on_duty = False
-        parts.outbox.sends_over = parts.drafts.sends_over = self._sends_over
-
     async def start(self) -> None:
-        """Take a place among the others; what they left is gone on with from `begin` on."""
-        if self.cluster is not None:
-            self._here.listen_to(self._parts.hub)
-            await self.cluster.start()
-            for loop in (self._here.write, self._elsewhere.ask):
-                self._spawn(_kept_going(loop))
-
-    def begin(self) -> None:
         """Go on with what others leave from now on: what was left at the start is seen to."""
-        self._is_halted = False
+        if self._is_halted:
+            self._is_halted = False
+            for kept, loop in self._loops.items():
+                self._tasks.spawn(kept.keep(loop), kept.name)
+
+    async def halt(self) -> None:
+        await self.close()
+        self._here.drop()
 
     async def close(self) -> None:
-        if self.cluster is not None:
-            await self.cluster.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._is_halted = True
+        await self._tasks.cancel()
 
-    def tell(self, facts: Sequence[Fact]) -> None:
-        """Tell the others of a commit."""
-        if self.cluster is not None:
-            self.cluster.echoing.tell(facts)
+    def health(self) -> Mapping[str, ServiceHealth]:
+        return {kept.name: kept.health for kept in self._loops}
 
-    @property
-    def peers(self) -> Sequence[GatewaySeen]:
-        """The gateways on this database; none where there is only one at a time."""
-        return () if self.cluster is None else self.cluster.peers
-
-    @property
-    def is_alone(self) -> bool:
-        return self.cluster is None or self.cluster.is_alone
-
-    def own_agents(self) -> set[str]:
-        """Name the agents whose runs this process can carry out."""
-        agents = self._parts.agents
-        return {id for id in agents.ids() if not agents.is_awaited(id)}
-
-    def _is_left_to_others(self, agent_id: str) -> bool:
-        """Whether runs of an agent do not start here: they wait for a gateway that has it."""
-        return agent_id not in self.own_agents()
-
-    # Duties
-
-    def has_duty(self, channel: Channel) -> bool:
-        """Whether this process keeps the connection of a channel, if it has one."""
-        return not has_connection(channel) or self.cluster is None or channel_duty(channel.name) in self.cluster.duties
-
-    def want(self, channels: Callable[[], Sequence[str]]) -> None:
-        """Say which channels keep a connection that this process can have."""
-        if self.cluster is not None:
-            self.cluster.wanted = lambda: [channel_duty(name) for name in channels()]
-
-    def _duties_changed(self) -> None:
-        if self.cluster is not None:
-            self._parts.timers.set_duty(TIMERS_DUTY in self.cluster.duties)
-            self.on_duties()
-            self._spawn(self._wake_chats())
+    def _on_duties(self) -> None:
+        self._tasks.spawn(self._wake_chats())
 
     async def _wake_chats(self) -> None:
         with suppress(Unavailable):
             for lane in await self._parts.store.lanes_in_line():
                 self._parts.outbox.wake(lane)
-
-    def _sends_over(self, name: str) -> bool:
-        channel = self._parts.channels.get(name)
-        if channel is None:  # webchat, or one that only others have
-            return name == WEBCHAT.channel or self.is_alone
-        return self.has_duty(channel)
 
     # What others have to hear, and what is heard of them
 
@@ -218,9 +164,9 @@ class ClusterMember:
             case LaneFree(key):
                 return self._unless(self._parts.lanes.has_room(key))
             case DeliveryChanged(delivery):
-                return self._unless(self._sends_over(delivery.channel or WEBCHAT.channel))
+                return self._unless(self._parts.duties.sends_over(delivery.channel or WEBCHAT.channel))
             case TimerSet():
-                return self._unless(self._parts.timers.is_on_duty)
+                return self._unless(self._parts.duties.has_timers)
             case SessionChanged(reason="delete"):
                 return EVERYBODY
         return EVERYBODY if isinstance(fact, _FOR_EVERYBODY) else None
@@ -234,14 +180,11 @@ class ClusterMember:
         topics = self._parts.hub.wanted_topics() | waited
         return {topic for topic in topics if not (topic[0] == "run" and self._parts.lanes.works_on(topic[1]))}
 
-    def _on_wants(self, run_id: str | None) -> None:
+    def _on_want(self, run_id: str | None, streams: bool) -> None:
         if run_id is None or not self._parts.lanes.works_on(run_id):
-            self._elsewhere.look_soon()
-            self._on_wait(run_id)
-
-    def _on_wait(self, run_id: str | None) -> None:
-        if self.cluster is not None and not (run_id and self._parts.lanes.works_on(run_id)):
-            self.cluster.echoing.want()
+            if streams:
+                self._elsewhere.look_soon()
+            self.echoing.want()
 
     def happened_elsewhere(self, facts: Sequence[Fact]) -> None:
         """Take what another gateway did: whoever waits is woken, and whoever watches is told."""
@@ -263,7 +206,11 @@ class ClusterMember:
     def _on_free(self, fact: LaneFree) -> None:
         """Start a run that another gateway cannot start, if this one can."""
         lanes = self._parts.lanes
-        if not self._is_halted and SessionKey.stored(fact.key).agent in self.own_agents() and lanes.has_room(fact.key):
+        if (
+            not self._is_halted
+            and SessionKey.stored(fact.key).agent in self._parts.agents.ids_here()
+            and lanes.has_room(fact.key)
+        ):
             lanes.wake(fact.key)
 
     def _on_delivery(self, fact: DeliveryChanged) -> None:
@@ -271,11 +218,6 @@ class ClusterMember:
         channel = self._parts.channels.get(fact.delivery.channel or "")
         if channel is not None and has_connection(channel):
             self._parts.outbox.on_delivery(fact)
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # Going on with what others left
 
@@ -289,7 +231,7 @@ class ClusterMember:
         if left.has_drafts:
             await parts.drafts.take_over()
         if left.has_runs:
-            await self._resume(self.own_agents())
+            await parts.recovery.resume_interrupted(parts.agents.ids_here())
         if left.has_queue:
             await self._start_left()
         if left.has_parts:
@@ -306,7 +248,7 @@ class ClusterMember:
             await self._elsewhere.look()
 
     async def _start_left(self) -> None:
-        agents = self.own_agents()
+        agents = self._parts.agents.ids_here()
         for key in await self._parts.store.startable(LOOKED_AT):
             if SessionKey.stored(key).agent in agents:
                 self._parts.lanes.wake(key)
@@ -327,37 +269,9 @@ class ClusterMember:
 
     def _hear_of_ends(self, run_ids: Sequence[str]) -> None:
         """Tell those who follow runs of other gateways how these have ended, if no word of it came."""
-        if self.cluster is not None and run_ids:
-            self.cluster.echoing.hear([end_word(id) for id in run_ids])
-
-    async def halt(self) -> None:
-        """Drop all work at once: others may have taken it over."""
-        self._is_halted = True
-        self._open_or_close(False)
-        parts = self._parts
-        await asyncio.gather(parts.lanes.close(), parts.outbox.close(limit_s=0), parts.drafts.close())
-        parts.waits.look_first()
-        self._here.drop()
-
-    async def go_on(self) -> None:
-        """Take up work again under a new number."""
-        self._parts.lanes.reopen()
-        self._open_or_close(True)
-        await self._parts.drafts.start()
-        await self._parts.outbox.start()
-        await self._recover(self.own_agents())
-        self.begin()
+        if run_ids:
+            self.echoing.hear([end_word(id) for id in run_ids])
 
 
 _FOR_EVERYBODY = (AccountHeld, ApprovalChanged, GrowthWanted, GrowthWritten, TokenEnded, TranscriptClosed)
 """What is rare, or was asked for by whom it is not known here."""
-
-
-async def _kept_going(loop: Callable[[], Awaitable[None]]) -> None:
-    """Do something for as long as the process lives; what fails in it stops nothing else."""
-    while True:
-        try:
-            await loop()
-        except Exception:  # the edge that keeps the loop going: what one look finds wrong must not end all later ones
-            log.exception("what is streamed is not shared with other gateways for a moment")
-            await asyncio.sleep(1)

@@ -73,7 +73,7 @@ class PostgresDriver:
         """Set by a thread that cannot know the outcome of a commit. No thread commits after that."""
         self._is_dead = False
         """Set when the event loop knows of it. What was committed before is answered."""
-        self.on_ended: Callable[[], None] = lambda: None
+        self._on_ended: Callable[[], None] = lambda: None
         self.slowest: tuple[float, str] = (0.0, "")
         self._line: list[WaitingUnit] = []
         """The units that wait until the writer threads are done."""
@@ -121,6 +121,9 @@ class PostgresDriver:
 
     def problems(self) -> Sequence[DriverProblem]:
         return list(self._readiness.problems())
+
+    def listen_for_end(self, on_ended: Callable[[], None]) -> None:
+        self._on_ended = on_ended
 
     async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Run the unit that gives this process its number, also again after others ended it."""
@@ -219,7 +222,7 @@ class PostgresDriver:
             self._is_idle.set()
 
     def _tell_ended(self) -> None:
-        self.on_ended()
+        self._on_ended()
 
     def _die(self, group: Sequence[WaitingUnit], cause: BaseException) -> None:
         """Stop for good and cancel all waiting futures: the outcome of the group's commit is unknown.

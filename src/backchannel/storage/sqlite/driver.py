@@ -101,7 +101,7 @@ class SqliteDriver:
         self._busy_limit_s = busy_limit_s
         self.commits = 0
         self.units = 0
-        self.on_ended: Callable[[], None] = lambda: None
+        self._on_ended: Callable[[], None] = lambda: None
         self.slowest: tuple[float, str] = (0.0, "")
         self._waiting: deque[WaitingUnit] = deque()
         self._alone: deque[WaitingUnit] = deque()
@@ -139,6 +139,9 @@ class SqliteDriver:
     ) -> asyncio.Future[T]:
         """Hand over a unit that need not wait for others: in SQLite it does."""
         return self.write(unit, *args, **kwargs)
+
+    def listen_for_end(self, on_ended: Callable[[], None]) -> None:
+        self._on_ended = on_ended
 
     async def enter(self, unit: Callable[Concatenate[Tx, P], int], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Run the unit that gives this process its number, before any other write."""
