@@ -84,6 +84,12 @@ def test_a_channel_that_cannot_log_in_is_named_by_up_and_status_and_everything_e
         assert ["channels", "fine", "up", "for"] in [words[:4] for words in shown]
         assert ["refused", "down", "for"] in [words[:3] for words in shown]
         assert "The channel refused cannot be used: the token is not known to the platform." in status.stdout
+        assert "services" not in [words[0] for words in shown if words], "a channel has a line of its own"
+        services = {each["name"]: each for each in json.loads(program.run("status", "--json").stdout)["services"]}
+        assert services["timers"]["up"] and "lastError" not in services["timers"]
+        refused_state = services["channel:refused"]
+        assert not refused_state["up"] and refused_state["lastError"] == "the token is not known to the platform"
+        assert refused_state["nextTryAt"] > refused_state["since"]
 
         assert ["mended", "up", "for"] in [words[:3] for words in shown] and "the line was cut" not in status.stdout
         assert ["slow", "connecting", "for"] in [words[:3] for words in shown]

@@ -106,6 +106,14 @@ async def test_the_build_the_process_and_the_room_on_the_disk_are_told(tmp_path:
     assert told["backchannel_disk_free_bytes"] > 0
 
 
+async def test_every_service_is_told_to_be_up(tmp_path: Path) -> None:
+    async with desk(tmp_path, {}) as world:
+        told = await samples(world)
+    services = {name: value for name, value in told.items() if name.startswith("backchannel_service_up")}
+    assert set(services.values()) == {1.0}
+    assert any("timers" in name for name in services) and any("channels" in name for name in services)
+
+
 async def test_every_metric_follows_the_naming_rules_and_has_its_line_in_the_documents(tmp_path: Path) -> None:
     async with desk(tmp_path, {}) as world:
         text = (await world.http.get("/metrics", headers=BEARER)).text

@@ -283,6 +283,20 @@ def _mcp_servers(seen: ConditionSeen) -> Iterator[HealthProblem]:
         yield HealthProblem(code="mcp_server_down", message=f"The MCP server {name} is down: {why}.", hint=hint)
 
 
+def _services(seen: ConditionSeen) -> Iterator[HealthProblem]:
+    if seen.refusal is not None:
+        return  # without the database, none of them can work
+    for name, health in seen.parts.supervisor.health().items():
+        if not health.is_up and name not in _TOLD_OTHERWISE and not name.startswith(("channel:", "mcp:")):
+            message = f"The service {name} is down: {health.error or 'it is being started'}."
+            hint = "The gateway restarts it by itself; the log has the traceback."
+            yield HealthProblem(code="service_down", message=message, hint=hint)
+
+
+_TOLD_OTHERWISE = ("database",)
+"""Services whose failures other checks tell."""
+
+
 def _waiting_for(channel: str, seen: ConditionSeen) -> str:
     if seen.amounts is None:
         return "What waits to be sent there is tried again."
@@ -349,6 +363,7 @@ CHECKS: tuple[Callable[[ConditionSeen], Iterator[HealthProblem]], ...] = (
     _gateways_alike,
     _channels,
     _mcp_servers,
+    _services,
 )
 """What is found without the database, too."""
 _COUNTED: tuple[Callable[[GatewayParts, Amounts], Iterator[HealthProblem]], ...] = (_deliveries, _runs, _agents, _cron)

@@ -66,6 +66,8 @@ class Metrics:
         yield _gauge(
             "problems", "What is wrong, as status tells it; absent when it is not.", dict(problems).items(), ("code",)
         )
+        services = [((name,), float(health.is_up)) for name, health in parts.supervisor.health().items()]
+        yield _gauge("service_up", "Whether a part of the gateway that is kept going works.", services, ("service",))
         yield _gauge("runs_at_work", "Runs at work in this process.", parts.runtime.running)
         yield _gauge("connections", "Open connections.", self._connections.count)
         if parts.mcp_servers is not None:

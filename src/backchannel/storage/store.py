@@ -1,8 +1,8 @@
 """The store: the list of all transactions.
 
 Each entry makes one unit a method. `write` returns a future that is done when the change is durable. `read` and `look`
-return what is committed. `listen_for_facts` tells the changes after the commit, in order, before the caller is answered. The
-docstring of the unit says what a method takes, returns and raises.
+return what is committed. `listen_for_facts` tells the changes after the commit, in order, before the caller is
+answered. The docstring of the unit says what a method takes, returns and raises.
 """
 
 from __future__ import annotations

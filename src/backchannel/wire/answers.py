@@ -27,6 +27,7 @@ from backchannel.wire.rows import (
     ReceiptRow,
     Row,
     RunRow,
+    ServiceState,
     SessionRow,
     SlotCount,
     SlotUse,
@@ -435,6 +436,7 @@ class Status(Answer, frozen=True, kw_only=True):
     tasks: TasksSummary
     channel_summary: tuple[()]
     queued_system_events: tuple[()]
+    services: list[ServiceState] = field(default_factory=list)
     sandbox: str | None = None
     """What bounds the memory of sandboxes on its machine, where sessions have them."""
     cli_projection: CliProjection | None = None

@@ -430,6 +430,16 @@ class HealthProblem(Answer, frozen=True, kw_only=True):
     hint: str
 
 
+class ServiceState(Answer, frozen=True, kw_only=True):
+    """One part of the gateway that is kept going."""
+
+    name: str
+    up: bool
+    since: int
+    last_error: str | None = None
+    next_try_at: int | None = None
+
+
 class GatewayState(Answer, frozen=True, kw_only=True):
     """One of the gateways on a database."""
 

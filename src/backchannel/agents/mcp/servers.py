@@ -102,7 +102,9 @@ class McpServers(Service):
         return {place: why for server in self._servers.values() for place, why in server.down().items()}
 
     def health(self) -> Mapping[str, ServiceHealth]:
-        return {f"mcp:{kept.name}": kept.health for server in self._servers.values() for kept in server.supervised}
+        """Describe the servers that were needed; one that runs in several places is down if it is in one."""
+        found = [(f"mcp:{each.name}", health) for each in self._servers.values() for health in each.health()]
+        return dict(sorted(found, key=lambda pair: not pair[1].is_up))
 
     async def close(self) -> None:
         """End all servers; they are started again if they are needed again."""
@@ -128,10 +130,9 @@ class McpServer:
         self._answers = HttpAnswers()
         self._kept: dict[Sandbox | None, SupervisedServer] = {}
 
-    @property
-    def supervised(self) -> Sequence[SupervisedServer]:
-        """The server in each place where it was needed."""
-        return list(self._kept.values())
+    def health(self) -> list[ServiceHealth]:
+        """Describe the server in each place where it was needed."""
+        return [kept.health for kept in self._kept.values()]
 
     @property
     def up(self) -> int:

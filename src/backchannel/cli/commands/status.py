@@ -49,6 +49,7 @@ def _show(options: Options, state: answers.Status, slots: answers.SlotsListed) -
             "model": state.model,
             "runs": _runs(state.runs),
             "channels": "\n".join(_channel(channel, state.ts) for channel in state.channels),
+            "services": "\n".join(_service(each, state.ts) for each in state.services if _is_shown(each)) or None,
             "deliveries": _deliveries(state.deliveries),
             "approvals": f"{state.approvals['pending']} waiting (backchannel approvals)"
             if state.approvals.get("pending")
@@ -101,6 +102,18 @@ def _gateways(gateways: list[answers.GatewayState]) -> str | None:
 def _channel(channel: answers.ChannelState, now_ms: int) -> str:
     error = f": {one_line(channel.last_error, 120)}" if channel.status == "down" and channel.last_error else ""
     return f"{channel.name} {state_word(channel)} for {age(channel.since, now_ms)}{error}"
+
+
+def _is_shown(service: answers.ServiceState) -> bool:
+    """Show what is not up; channels have a line of their own."""
+    return not service.up and not service.name.startswith("channel:")
+
+
+def _service(service: answers.ServiceState, now_ms: int) -> str:
+    error = f": {one_line(service.last_error, 120)}" if service.last_error else ""
+    wait_s = max(0, (service.next_try_at or now_ms) - now_ms) / 1000
+    again = f" (next try in {wait_s:.0f} s)" if service.next_try_at is not None else ""
+    return f"{service.name} down for {age(service.since, now_ms)}{error}{again}"
 
 
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:

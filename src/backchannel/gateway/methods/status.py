@@ -19,7 +19,7 @@ from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 from backchannel.wire.answers import Health, Status
 from backchannel.wire.frames import SharedNoParams, TokenScope
-from backchannel.wire.rows import GatewayState
+from backchannel.wire.rows import GatewayState, ServiceState
 from backchannel.wire.shapes import SharedParams
 from backchannel.wire.summaries import TasksSummary
 
@@ -68,6 +68,7 @@ async def status(call: Call, params: GatewayStatusParams) -> Status:
         model=parts.agents.get(parts.agents.default_id).model,
         gateways=_gateways(parts),
         problems=condition.problems,
+        services=_services(parts),
         sessions=sessions_summary(parts, amounts.sessions if amounts else {}),
         heartbeat=heartbeat_summary(parts),
         tasks=TasksSummary(),
@@ -110,6 +111,19 @@ def _gateways(parts: GatewayParts) -> list[GatewayState]:
     ]
 
 
+def _services(parts: GatewayParts) -> list[ServiceState]:
+    return [
+        ServiceState(
+            name=name,
+            up=health.is_up,
+            since=health.since_ms,
+            last_error=None if health.error is None else parts.secrets.hide(health.error),
+            next_try_at=health.next_try_ms,
+        )
+        for name, health in parts.supervisor.health().items()
+    ]
+
+
 _PROBLEMS = "problems: [{code, message, hint}]"
 
 METHODS: tuple[Method[Any], ...] = (
@@ -133,6 +147,7 @@ METHODS: tuple[Method[Any], ...] = (
         "channels: [{name, adapter, status: ok | connecting | down, since, lastError?, lastErrorAt?}], "
         "commits, agents, defaultAgentId, model, "
         f"gateways: [{{number, name, version, since, agents, isThis}}], {_PROBLEMS}, "
+        "services: [{name, up, since, lastError?, nextTryAt?}], "
         "sessions {count, defaults {model, contextTokens?}, paths, recent, "
         "byAgent: [{agentId, path, count, recent}]}, "
         "heartbeat {defaultAgentId, agents: [{agentId, enabled, every, everyMs}]}, "
