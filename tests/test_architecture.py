@@ -115,6 +115,34 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_no_part_is_given_to_another_after_its_construction() -> None:
+    """Parts get each other in constructors; who only wants to hear of something listens."""
+    found = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in FILES
+        for node in _parse(path)
+        if _leaves_a_gap(node) or (_layer_of_file(path) in WIRED_LAYERS and _reaches_into_a_part(node))
+    ]
+    assert not found, "pass it to the constructor"
+
+
+WIRED_LAYERS = ("runtime", "tools", "channels", "triggers", "gateway")
+
+
+def _leaves_a_gap(node: ast.AST) -> bool:
+    """Whether a part has a public attribute for a function that others set: `self.on_x: Callable[…] = lambda: …`."""
+    if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Attribute):
+        return False
+    return isinstance(node.value, ast.Lambda) and not node.target.attr.startswith("_")
+
+
+def _reaches_into_a_part(node: ast.AST) -> bool:
+    """Whether an attribute of somebody else's part is set: `self._lanes.is_awaited = …`."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    flat = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return any(isinstance(each, ast.Attribute) and isinstance(each.value, ast.Attribute) for each in flat)
+
+
 def _name(path: Path) -> str:
     return ".".join(("backchannel", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 
