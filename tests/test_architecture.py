@@ -118,7 +118,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_no_part_is_given_to_another_after_its_construction() -> None:
     """Parts get each other in constructors; who only wants to hear of something listens."""
     found = [
-        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        f"{path.relative_to(SOURCE)}: {ast.unparse(node)}"
         for path in FILES
         for node in _parse(path)
         if _leaves_a_gap(node) or (_layer_of_file(path) in WIRED_LAYERS and _reaches_into_a_part(node))
