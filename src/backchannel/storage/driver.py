@@ -236,7 +236,7 @@ class _Method(Generic[P, T]):
         self._name = name
 
     def _bind(self, store: _HasDriver, how: Any) -> Any:
-        # Kept in the instance, which comes before this descriptor: the second use costs nothing.
+        # The instance's attribute hides this descriptor: the second use costs nothing.
         store.__dict__[self._name] = bound = partial(how, self.unit)
         return bound
 

@@ -1,4 +1,4 @@
-"""Full-text search over one table: its bounds, and the scan that answers where there is no index.
+"""Full-text search over one table: its bounds, and a scan.
 
 Views ask `Tx.search`. The answer is a row that may contain the text; the view looks closer. A driver with an index of
 words answers from that. `scan` is for the others: it reads rows, newest first, until it has read enough for one call.

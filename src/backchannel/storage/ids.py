@@ -1,4 +1,4 @@
-"""New ids. Times lead those that are indexed in bulk, so that inserts stay at one end of the index."""
+"""New ids. Those with large indexes begin with the time, so that inserts stay at one end of the index."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Store:
     reset_session = write(commands.reset)
     delete_session = write(commands.delete)
 
-    # Messages, in the transcript and on their way into it
+    # Messages, in the transcript and pending
     history = read(messages.history)
     opened = read(shown.opened)
     pending = read(inbox.pending)
@@ -128,7 +128,7 @@ class Store:
     search_each = read(searching.search_each)
     add_note = write_within(inbox.add_once, lambda key, *_: str(key))
 
-    # Calls that a person has to allow
+    # Approvals of tool calls
     ask_approval = write(approval_units.ask)
     answer_approval = write(approval_units.answer)
     answer_approval_first = write(approval_units.answer_first)
@@ -137,7 +137,7 @@ class Store:
     approvals_pending = look(approval_units.count_pending)
     asking_runs = look(approval_units.asking_runs)
 
-    # People who were let in, or want to be
+    # Pairings
     answer_pairing = write(pairing.answer)
     remove_pairing = write(pairing.remove)
     pairings = read(pairing.page)
@@ -175,7 +175,7 @@ class Store:
     runs_waiting_for_functions = read(recovery.runs_waiting_for_functions)
     runs_without_agent = read(recovery.runs_without_agent)
 
-    # What `sessions_send` and `sessions_spawn` started
+    # Flows of `sessions_send` and `sessions_spawn`
     open_exchange = write(exchanges.open_)
     exchange = look(exchanges.look)
     exchange_story = look(exchanges.story)
@@ -189,7 +189,7 @@ class Store:
     branch = read(families.branch)
     newest_trees = read(families.newest_trees)
 
-    # What comes from people
+    # Inbound messages and commands
     take_inbound = write(inbound.take)
     judge_inbound = look(inbound.judge)
     carry_out = write(commands.carry_out_once)
@@ -201,7 +201,7 @@ class Store:
     load_media = read(media.load_parts)
     has_media = look(media.is_complete)
 
-    # What leaves for a chat
+    # Deliveries and drafts
     post = write(deliveries.post_once)
     claim_part = write(sending.claim)
     settle_part = write(sending.attempted)
@@ -222,7 +222,7 @@ class Store:
     drop_delivery = write(deliveries.drop)
     confirm_delivery = write(deliveries.confirm)
 
-    # Cron jobs; what fires them is their timer
+    # Cron jobs; their timers fire them
     session_counts = read(session_units.counts)
     cron_jobs = read(cron.listed)
     cron_job = look(cron.look)
@@ -231,12 +231,12 @@ class Store:
     run_cron_job = write(cron.run_now)
     remove_cron_job = write(cron.remove)
 
-    # What happens by the clock
+    # Timers
     due = read(clock.due)
     carry_out_timer = write(clock.carry_out)
     postpone_timer = write(timers.postpone)
 
-    # Whole sessions, taken from elsewhere or given away
+    # Imports and exports
     take_session = write(imports.take)
     sessions_by_key = read(exports.listed_after)
     transcripts = read(session_units.transcripts_after)
@@ -257,7 +257,7 @@ class Store:
     write_growing = write_within(growing.write, _growing)
     forget_growing = write_within(growing.forget, _growing)
 
-    # Tokens, calls that came by MCP, ids, and what is wrong
+    # Tokens, MCP calls, ids, and problems
     create_token = write(token_units.create)
     tokens = read(token_units.all_tokens)
     token_by_digest = look(token_units.by_digest)
@@ -425,7 +425,7 @@ class Store:
         if self._transcripts is not None:
             self._transcripts.committed([fact])
 
-    # Units that are run only when a look shows that they have something to do, so that most times nothing is committed
+    # Units that run only when a look finds work, so that mostly nothing is committed
 
     async def sync_cron_jobs(self, jobs: Sequence[CronJob]) -> None:
         """Take over the jobs of the configuration, in one commit."""

@@ -151,10 +151,10 @@ def tell_shadowed(tx: Tx, key: str, decision: SendDecision | None) -> None:
         tx.tell(PolicyShadowed(key, decision.reason))
 
 
-# Processes that are at work, as far as anybody knows.
+# Processes that have not ended, as far as rows say.
 ALIVE = "SELECT number FROM processes WHERE ended_at IS NULL"
 
-# Runs that are not finished, in the words of their index: with `state = 'queued'` alone it would not be used.
+# Live runs, in the words of their index: `state = 'queued'` alone would not use it.
 LIVE = "state IN ('queued', 'running')"
 QUEUED = f"{LIVE} AND state = 'queued'"
 READY = f"{QUEUED} AND resume_at IS NULL"

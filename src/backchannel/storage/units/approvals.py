@@ -1,7 +1,7 @@
-"""Approvals: a call that has to be allowed is a row before anyone is asked, and its answer is one commit.
+"""Approvals of tool calls: a row before anyone is asked, one commit for the answer.
 
-The run of a pending call waits for as long as that takes, over restarts. A call is begun only after its row says
-`approved`; what is found pending after a crash is waited for once more, and nobody is asked twice.
+The run of a pending call waits as long as it takes, also over restarts. A call begins only after its row says
+`approved`. After a crash a pending call waits again, and nobody is asked twice.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from backchannel.storage.units import deliveries, runs, timers
 from backchannel.storage.views import lookups
 
 APPROVAL_TIMER = "approval"
-"""Ends the time in which an approval may be given."""
+"""Ends the time in which an approval may be answered."""
 _MOST_FITTING = 1000
-"""How many ids with the same beginning are looked at; they are random, so that there are never so many."""
+"""How many ids with the same beginning are compared. Ids are random, so there are never so many."""
 
 
 def find(tx: Tx, approval_id: str) -> Approval | None:
@@ -36,13 +36,13 @@ def find(tx: Tx, approval_id: str) -> Approval | None:
 
 
 def of_calls(tx: Tx, after: str, until: str, limit: int) -> list[Approval]:
-    """List the approvals of the calls whose ids are in a range."""
+    """List the approvals of calls with ids in a range."""
     found = f"{APPROVALS.select} WHERE call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
     return [APPROVALS.read(row) for row in tx.all(found, after, until, limit)]
 
 
 def _need_for(tx: Tx, approval_id: str, by: Answerer) -> Approval:
-    """Load a question for whoever answers it. One that is for others is refused as one that is not there."""
+    """Load a question for its answerer. A question for others is refused like a missing one."""
     approval = find(tx, approval_id)
     if approval is None or not _is_for(approval, by):
         raise ApprovalNotFound(f"no approval {approval_id!r} (`approvals` shows those there are)", id=approval_id)
@@ -50,7 +50,7 @@ def _need_for(tx: Tx, approval_id: str, by: Answerer) -> Approval:
 
 
 def choose(tx: Tx, text: str, by: Answerer) -> str:
-    """Find the approval that somebody means by its id or the beginning of it, among those that they may answer.
+    """Find an approval by its id or the beginning of it, among those that `by` may answer.
 
     Raises:
         AmbiguousId: it could be several.
@@ -66,10 +66,9 @@ def _is_for(approval: Approval, by: Answerer) -> bool:
 
 
 def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
-    """Ask for a call, once; a tool that was allowed in this session for good is not asked for.
+    """Ask for a call, once. A tool that is always allowed in this session is not asked for.
 
-    Whoever owns the chat that the run answers to is told in the same commit. `lives_ms` is how long the question
-    stands; 0 is for ever.
+    The owner of the run's chat is told in the same commit. The question stands for `lives_ms`; 0 is for ever.
     """
     run = runs.unstopped(tx, fence)
     known = tx.one(f"UPDATE approvals SET fence = ? WHERE call_id = ? {APPROVALS.returning}", run.fence, call.id)
@@ -118,7 +117,7 @@ def _free_id(tx: Tx) -> str:
 
 
 def _address(tx: Tx, run: Run) -> Address | None:
-    """Find the chat in which a call is asked for: where the run answers; of a sub-agent, where its result is told.
+    """Find the chat to ask in: where the run answers, or where a sub-agent's result is posted.
 
     Webchat has an event of its own.
     """
@@ -130,7 +129,7 @@ def _address(tx: Tx, run: Run) -> Address | None:
 
 
 def answer(tx: Tx, approval_id: str, decision: ApprovalDecided, by: Answerer, *, always: bool = False) -> Approval:
-    """Answer a question, once; the same answer again changes nothing. With `always` the tool is not asked for again.
+    """Answer a question, once. The same answer again changes nothing. With `always` the tool is not asked for again.
 
     Raises:
         ApprovalNotFound: there is none of this id that `by` may answer.
@@ -157,7 +156,7 @@ def answer(tx: Tx, approval_id: str, decision: ApprovalDecided, by: Answerer, *,
 def answer_first(
     tx: Tx, approval_id: str, decision: ApprovalDecided, by: Answerer, *, always: bool = False
 ) -> tuple[Approval, bool]:
-    """Answer a question if nobody has; returns it, and whether this was the answer.
+    """Answer a question if nobody has; returns it, and whether this answer counts.
 
     Raises:
         ApprovalNotFound: there is none of this id that `by` may answer.
@@ -169,7 +168,7 @@ def answer_first(
 
 
 def _is_granted(tx: Tx, session_key: str, tool: str) -> bool:
-    """Whether a tool was allowed in a session for good."""
+    """Whether a tool is always allowed in a session."""
     granted = "SELECT 1 FROM approval_grants WHERE session_key = ? AND tool = ?"
     return tx.one(granted, session_key, tool) is not None
 
@@ -189,14 +188,14 @@ def _settle(tx: Tx, approval: Approval, state: ApprovalState, by: str | None) ->
 
 
 def due(tx: Tx, approval_id: str) -> None:
-    """End the time of a question."""
+    """Expire a question."""
     approval = find(tx, approval_id)
     if approval is not None and approval.is_pending:
         _settle(tx, approval, ApprovalState.EXPIRED, None)
 
 
 def close(tx: Tx, call_id: str) -> None:
-    """Take a question back whose call is over: its run ended."""
+    """Withdraw the question of a call whose run has ended."""
     row = tx.one(f"{APPROVALS.select} WHERE call_id = ? AND state = 'pending'", call_id)
     if row is not None:
         _settle(tx, APPROVALS.read(row), ApprovalState.EXPIRED, None)
@@ -217,7 +216,7 @@ def page(
 
 
 def asking_runs(tx: Tx) -> frozenset[str]:
-    """Name the runs that wait for a person's word."""
+    """List the runs that wait for an approval."""
     return frozenset(run_id for (run_id,) in tx.all("SELECT run_id FROM approvals WHERE state = 'pending'"))
 
 

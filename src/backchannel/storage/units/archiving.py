@@ -1,8 +1,8 @@
-"""Archiving what is no longer needed: sub-agents that have ended, and sessions that were made for one request.
+"""Archiving: ended sub-agents, and sessions made for one request.
 
-`tidy` checks a sub-agent. It is called at the end of its flow, when its receipt is settled, and by a timer. It archives
-the child, sets a timer to check again, or leaves it to the settling of a receipt that is still open. A child that is in
-use is never archived: one that has a run, an inbox, an open exchange or an open receipt.
+`tidy` checks a sub-agent. It runs at the end of the sub-agent's flow, when its receipt is settled, and by a timer. It
+archives the child, sets a timer, or waits for an open receipt. A child in use is never archived: one with a run, a
+note, an open exchange or an open receipt.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _tidy(tx: Tx, spawn: Spawn, *, at: int) -> None:
     if child is None or child.archived_at is not None or child.deleting or not _is_settled(tx, spawn):
         return
     if at <= tx.now and not is_used(tx, child):
-        # The post has named the file of one that is archived at once: by the time at which it ended.
+        # The post of a child that is archived at once names its file by the time of its end.
         sessions.archive(tx, child, as_of=spawn.ended_at if spawn.rules.deletes else None)
     else:
         timers.set_timer(tx, ARCHIVE_TIMER, child.key, tx.now + LOOK_AGAIN_MS if at <= tx.now else at)
@@ -83,20 +83,20 @@ def is_used(tx: Tx, child: Session) -> bool:
     return row is not None
 
 
-# Sessions that were made for one request, and live for some time after their last use
+# Sessions for one request, which expire some time after their last use
 
 
 def keep_for(tx: Tx, session: Session, lives_ms: int) -> Session:
-    """Write down how long a new session lives after its last use.
+    """Record how long a new session lives after its last use.
 
-    The row says how long, so that any use prolongs its life; the timer is only when to look.
+    The row has the time, so that any use prolongs it; the timer only says when to check.
     """
     timers.set_timer(tx, EXPIRY_TIMER, session.key, tx.now + lives_ms)
     return sessions.update(tx, session.key, "lives_ms = ?", lives_ms)
 
 
 def look_at_expired(tx: Tx, key: str) -> None:
-    """Archive a session whose time is over, else set the timer to check it again."""
+    """Archive an expired session, else set the timer again."""
     session = sessions.find(tx, key)
     if session is None or session.archived_at is not None or session.deleting or session.lives_ms is None:
         return

@@ -1,8 +1,7 @@
-"""Chats that got another id on their platform, and accounts that a platform asked to wait.
+"""Chats with a new id on their platform, and accounts that must wait.
 
-A move is written once, with the return addresses of the sessions that it concerns. What stands in line for the old id
-is put into the line of the new one when its turn comes, or in the same commit where sending it has shown the move.
-Addresses that were frozen elsewhere, in runs and spawns, stay as they are: whatever is posted to them takes that way.
+A move is written once, with the return addresses of its sessions. The queue of the old id is moved when its turn comes,
+or at once if a send has shown the move. Addresses stored in runs and spawns stay: posts to them follow the move.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from backchannel.storage.tx import Tx
 from backchannel.storage.units import sessions
 
 _LAST = "\U0010ffff"
-"""Comes after every character that an address has."""
+"""Sorts after every character of an address."""
 
 
 class ChatPlace(NamedTuple):
-    """A chat by the id that it has, or had, on its platform."""
+    """A chat by its present or former id."""
 
     channel: str
     account_id: str
@@ -35,19 +34,19 @@ _IS = "channel = ? AND account_id = ? AND chat_id = ?"
 
 
 def moved_to(tx: Tx, chat: ChatPlace) -> str | None:
-    """Tell which id a chat has now; None if it is this one."""
+    """Return the new id of a chat; None if it has none."""
     row = tx.one(f"SELECT moved_to FROM chat_moves WHERE {_IS}", *chat)
     return None if row is None else row[0]
 
 
 def home(tx: Tx, channel: str, account_id: str, chat_id: str) -> str | None:
-    """Tell which id the sessions of a chat are named by; None if it is this one."""
+    """Return the id that names the sessions of a chat; None if it is this one."""
     row = tx.one(f"SELECT home FROM chat_moves WHERE {_IS}", channel, account_id, chat_id)
     return None if row is None else row[0]
 
 
 def move(tx: Tx, channel: str, account_id: str, chat_id: str, to: str) -> None:
-    """Write down that a chat has another id; the same again changes nothing."""
+    """Record that a chat has another id. A repetition changes nothing."""
     old, new = ChatPlace(channel, account_id, chat_id), ChatPlace(channel, account_id, to)
     if to == chat_id or moved_to(tx, old) == to:
         return
@@ -60,13 +59,13 @@ def move(tx: Tx, channel: str, account_id: str, chat_id: str, to: str) -> None:
         chat_id,
     )
     tx.insert(CHAT_MOVES, f"{_AGAIN} moved_to = excluded.moved_to", **old._asdict(), moved_to=to)
-    # It may have had this id before: then it is where it began.
+    # If the chat had this id first, it is back at its home.
     tx.insert(CHAT_MOVES, CHAT_MOVES.or_replace, **new._asdict(), moved_to=None, home=None if first == to else first)
     _readdress(tx, old, to)
 
 
 def _readdress(tx: Tx, chat: ChatPlace, to: str) -> None:
-    """Let the return addresses of the sessions of a chat, those of its threads included, follow it."""
+    """Update the return addresses of a chat's sessions, those of its threads too."""
     opening = (write_address(Address(channel=chat.channel, to=chat.chat_id)) or "").removesuffix("}")
     found = tx.all(
         "SELECT key, delivery_context FROM sessions WHERE delivery_context >= ? AND delivery_context < ?",
@@ -80,17 +79,17 @@ def _readdress(tx: Tx, chat: ChatPlace, to: str) -> None:
             tx.tell(SessionChanged(key, "patch"))
 
 
-# Accounts that wait
+# Accounts that must wait
 
 
 def hold(tx: Tx, channel: str, account_id: str, wait_ms: int) -> None:
-    """Write down that nothing goes out by an account for a while."""
+    """Record that an account must wait."""
     until, replaces = tx.now + wait_ms, ACCOUNT_HOLDS.or_replace
     tx.insert(ACCOUNT_HOLDS, replaces, channel=channel, account_id=account_id, set_at=tx.now, until_at=until)
     tx.tell(AccountHeld(channel, account_id, wait_ms))
 
 
 def holds(tx: Tx) -> list[AccountHeld]:
-    """List the accounts that still wait, and how long; a clock that was set back makes no wait longer than it was."""
+    """List the accounts that wait, and how long. A clock that was set back makes no wait longer."""
     rows = tx.all("SELECT channel, account_id, set_at, until_at FROM account_holds WHERE until_at > ?", tx.now)
     return [AccountHeld(channel, account, until - max(set_at, tx.now)) for channel, account, set_at, until in rows]

@@ -1,4 +1,4 @@
-"""Chat commands, carried out in the unit that takes the message, so that each is carried out exactly once."""
+"""Chat commands: each runs once, in the unit that takes the message."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _POLICIES = {"on": "allow", "off": "deny"}
 
 
 def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
-    """Do what a command asks of a session, and return what is answered. A model that it names was checked before."""
+    """Run a command on a session; returns the answer. A model that it names was checked before."""
     session = sessions.find(tx, str(key))
     if session is not None and session.archived_at is not None:
         session = None
@@ -77,7 +77,7 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
 
 
 def _answer(tx: Tx, command: Command, decision: ApprovalDecided, asker: Asker) -> str:
-    """Answer a call that waits for an owner's word, by its id or the beginning of it."""
+    """Answer an approval by its id or the beginning of it."""
     always = command.word == "always"
     try:
         approval_id = approvals.choose(tx, command.argument or "", asker.by)
@@ -88,7 +88,7 @@ def _answer(tx: Tx, command: Command, decision: ApprovalDecided, asker: Asker) -
 
 
 def _pairing(tx: Tx, command: Command, asker: Asker) -> str:
-    """Tell who waits to be let in, or answer one of them by their code."""
+    """List who waits for a pairing, or answer one by its code."""
     if command.argument is None:
         waiting = pairing.page(tx, state=PairingState.PENDING, channel=asker.by.channel, limit=_MOST_WAITING)
         return waiting_text(waiting, tx.now)
@@ -111,7 +111,7 @@ def carry_out_once(
     idempotency_key: str | None = None,
     digest: str | None = None,
 ) -> str:
-    """Do what a command of an operator asks, once for each idempotency key; returns what is answered.
+    """Run an operator's command, once for each idempotency key; returns the answer.
 
     Raises:
         IdempotencyConflict: the key stands for something else.
@@ -149,7 +149,7 @@ def _view(tx: Tx, session: Session | None, asker: Asker) -> StatusView:
 
 
 def _stop(tx: Tx, session: Session | None) -> str:
-    """Stop a session, and say how many runs that were; those that had been asked to stop before are not counted."""
+    """Stop a session; returns a text with the number of runs, without those that were stopped before."""
     if session is None:
         return stop_text(0, 0)
     own = interruption.count_runs(tx, session, Change.STOP)
@@ -159,7 +159,7 @@ def _stop(tx: Tx, session: Session | None) -> str:
 
 
 def reset(tx: Tx, key: SessionKey, *, expected_session_id: str | None = None) -> Session:
-    """Start a new transcript, and ask the active run to stop; a session that is not there is made.
+    """Start a new transcript, and ask the active run to stop. A missing session is created.
 
     Raises:
         SessionIdReplaced: it has another transcript than the one expected, or none.
@@ -188,11 +188,11 @@ def _set(tx: Tx, key: SessionKey, column: str, value: str | None) -> None:
     tx.tell(SessionChanged(session.key, "patch"))
 
 
-# `/subagents`: what a person sees of a session's children, and stopping one.
+# `/subagents`: list a session's children, and stop one.
 
 
 def _subagents(tx: Tx, command: Command, session: Session | None) -> str:
-    """Do what `/subagents` asks, and return what is answered."""
+    """Run `/subagents`; returns the answer."""
     family = None if session is None else families.family(tx, session.key, LISTED)
     numbers = {} if session is None else _child_numbers(tx, session.key)
     children = (
@@ -223,13 +223,13 @@ def _child_log(tx: Tx, child: ChildView) -> str:
 
 
 def _stop_child(tx: Tx, key: str) -> int:
-    """Abort what a child does; its requester is told that it was aborted."""
+    """Abort the runs of a child. Its requester is told."""
     live = tx.all(f"SELECT id FROM runs WHERE session_key = ? AND {LIVE} ORDER BY position", key)
     return sum(len(runs.request_abort(tx, key, run_id)) for (run_id,) in live)
 
 
 def _child_numbers(tx: Tx, key: str) -> dict[str, int]:
-    """Number the children of a session in the order in which they were started, archived ones included."""
+    """Number the children of a session in the order of their start, archived ones too."""
     return {child: number for number, child in enumerate(sessions.child_keys(tx, key), start=1)}
 
 

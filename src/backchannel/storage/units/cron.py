@@ -1,8 +1,8 @@
-"""Cron jobs: kept, fired when their time has come, and taken over from the configuration at each start.
+"""Cron jobs: stored, fired, and taken from the configuration at each start.
 
-A job that is to come has a timer, `cron` with the job's id. Firing is one unit: the run is accepted, the time is
-written down, and the timer is set for the next one. So each time fires once, wherever a process dies; several that were
-missed are one timer that is overdue, and fire once.
+A job with a next time has a timer, `cron` with the job's id. One unit fires it: it accepts the run, writes the time,
+and sets the timer for the next time. So each time fires once, wherever a process dies. Several missed times are one
+overdue timer, and fire once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from backchannel.storage.units import runs, sessions, timers
 
 CRON_TIMER = "cron"
 AGAIN_MS = 1000
-"""When a firing is tried again that came while its session was being deleted."""
+"""The pause before a job is fired again whose session was being deleted."""
 
 _PROVENANCE = Provenance(kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool="cron")
 
@@ -44,7 +44,7 @@ def need(tx: Tx, job_id: str) -> StoredJob:
 
 
 def listed(tx: Tx) -> list[ListedJob]:
-    """List all jobs: those that come next first, the others by id."""
+    """List all jobs: those with a next time first, the others by id."""
     rows = tx.all(f"{CRON_JOBS.select} ORDER BY next_at IS NULL, next_at, id")
     return [_with_last_run(tx, CRON_JOBS.read(row)) for row in rows]
 
@@ -65,9 +65,9 @@ def any_configured(tx: Tx) -> bool:
 
 
 def sync(tx: Tx, jobs: Sequence[CronJob]) -> None:
-    """Take over the jobs of the configuration; one that no gateway at work has any more is removed with its timer.
+    """Take the jobs of the configuration. A job that no gateway at work has any more is removed with its timer.
 
-    Where gateways have different jobs of one id, that of the one which started last counts.
+    If gateways have different jobs with one id, the last started gateway's counts.
     """
     elsewhere = _of_others(tx)
     configured = {job.id for job in jobs}
@@ -83,7 +83,7 @@ def sync(tx: Tx, jobs: Sequence[CronJob]) -> None:
 
 
 def _of_others(tx: Tx) -> set[str] | None:
-    """Name the jobs of other gateways' configurations; None when one of an older version does not tell its own."""
+    """List the jobs of other gateways' configurations; None if an older version does not list its own."""
     rows = tx.all("SELECT jobs FROM processes WHERE ended_at IS NULL AND number <> ?", tx.number)
     if any(jobs is None for (jobs,) in rows):
         return None
@@ -91,7 +91,7 @@ def _of_others(tx: Tx) -> set[str] | None:
 
 
 def _replace(tx: Tx, stored: StoredJob, job: CronJob, source: Source = Source.CONFIG) -> None:
-    """Write a job anew. What it missed while no gateway ran stays due, unless it is to come at other times now."""
+    """Replace a job. A time that it missed while no gateway ran stays due, unless its schedule changed."""
     was = stored.job
     updated_at = stored.updated_at if job == was else tx.now
     tx.run(
@@ -106,7 +106,7 @@ def _replace(tx: Tx, stored: StoredJob, job: CronJob, source: Source = Source.CO
 
 
 def add(tx: Tx, job: CronJob) -> ListedJob:
-    """Keep a new job; the very same again changes nothing.
+    """Store a new job. The same job again changes nothing.
 
     Raises:
         JobExists: another job has the id.
@@ -129,7 +129,7 @@ def _check_to_come(job: CronJob, now: int) -> None:
 
 
 def change(tx: Tx, job_id: str, decide: Callable[[CronJob], CronJob]) -> ListedJob:
-    """Write what `decide` makes of a job; its id stays.
+    """Change a job to what `decide` returns; its id stays.
 
     Raises:
         JobNotFound, JobConfigured
@@ -162,7 +162,7 @@ def _insert(tx: Tx, job: CronJob, source: Source) -> None:
 
 
 def remove(tx: Tx, job_id: str) -> None:
-    """Remove a job; its session stays, and a run in progress goes on.
+    """Remove a job. Its session stays, and a running run continues.
 
     Raises:
         JobNotFound, JobConfigured
@@ -183,7 +183,7 @@ def _check_own(stored: StoredJob) -> None:
 
 
 def _tell(tx: Tx, job: CronJob) -> None:
-    """Tell those who look at a list of jobs that it has changed, where no run does."""
+    """Record that the list of jobs has changed, where no run does."""
     tx.tell(SessionChanged(str(_key(job, tx.scheme)), "job"))
 
 
@@ -196,11 +196,11 @@ def _delete(tx: Tx, job_id: str) -> None:
 
 
 def _next_time(job: CronJob, created_at: int, fired_at: int | None, now: int) -> tuple[int | None, str | None]:
-    """Tell when a job comes next, or why that is not known. One that comes once comes, however late it is."""
+    """Compute when a job comes next, or why that is unknown. A job with one time comes, however late."""
     if not job.enabled:
         return None, None
     try:
-        # Whole seconds, so that the times of an interval, which are in the ids of its runs, are easy to read.
+        # Whole seconds: the times of an interval are in the ids of its runs, which people read.
         schedule = read_schedule(job.schedule, job.tz, anchor=created_at - created_at % 1000)
     except InvalidSchedule as error:  # it could be read when it was added: this machine knows fewer time zones
         return None, error.message
@@ -210,7 +210,7 @@ def _next_time(job: CronJob, created_at: int, fired_at: int | None, now: int) ->
 
 
 def reschedule(tx: Tx, job_id: str) -> None:
-    """Ask a job's schedule anew, by a clock that was set back; a time that has come and not been seen to stays due."""
+    """Compute a job's next time again after the clock was set back. A time that has come but not fired stays due."""
     stored = find(tx, job_id)
     if stored is None or stored.next_at is None:
         timers.clear_timer(tx, CRON_TIMER, job_id)
@@ -232,7 +232,7 @@ def _set_next(tx: Tx, job_id: str, next_at: int | None, error: str | None) -> No
 
 
 def fire(tx: Tx, job_id: str) -> None:
-    """Do what a job's timer is for: accept its run, or count that it was skipped, and set the next time."""
+    """Handle a job's timer: accept its run or count it as skipped, and set the next time."""
     stored = find(tx, job_id)
     if stored is None or stored.next_at is None:
         return
@@ -248,12 +248,12 @@ def fire(tx: Tx, job_id: str) -> None:
     else:
         _start(tx, job, at)
     tx.run("UPDATE cron_jobs SET fired_at = ? WHERE id = ?", at, job_id)
-    # The clock may have been set back since the time was found to have come: it must not come again.
+    # The clock may have been set back since the time came: it must not come again.
     _set_next(tx, job_id, *_next_time(job, stored.created_at, at, max(tx.now, at)))
 
 
 def run_now(tx: Tx, job_id: str) -> Run:
-    """Fire a job by hand; when it comes next stays as it is.
+    """Fire a job by hand. Its next time stays.
 
     Raises:
         JobNotFound
@@ -301,10 +301,10 @@ def _address(job: CronJob) -> Address | None:
 
 
 def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
-    """Decide whether a time is skipped because the last run lives.
+    """Decide whether a time is skipped because the last run is live.
 
-    One that was missed while no gateway ran is not skipped for the sake of the run that was interrupted: it waits
-    behind that one, unless another waits there already.
+    A time that was missed while no gateway ran is not skipped for an interrupted run: its run waits behind that one,
+    unless another waits there already.
     """
     last = _last_alive(tx, stored)
     if last is None:
@@ -314,13 +314,13 @@ def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
 
 
 def _has_come(tx: Tx, job: CronJob, at: int) -> bool:
-    """Whether a job has had its run for this very time."""
+    """Whether a job has a run for this time."""
     run = runs.find(tx, _run_id(job, at))
     return run is not None and run.kind is RunKind.CRON and run.session_key == str(_key(job, tx.scheme))
 
 
 def _last_alive(tx: Tx, stored: StoredJob) -> Run | None:
-    """Find the last run of a job, if it has not ended; one that is set aside is in nobody's way."""
+    """Find the last run of a job, if it is live and not set aside."""
     run = None if stored.last_run is None else runs.find(tx, stored.last_run)
     return None if run is None or run.is_finished or run.is_set_aside else run
 

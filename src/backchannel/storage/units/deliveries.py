@@ -1,8 +1,7 @@
-"""Deliveries: a receipt made with the step that caused it, and put in line to be sent.
+"""Deliveries: receipts made with the step that causes them, and queued.
 
-`core/delivery/delivery.py` decides; this writes. A row takes its place in line when its
-text is written and again with each retry, so that within a lane the row that is being sent is always the first. How
-its parts are sent is in `sending.py`.
+`core/delivery/delivery.py` decides; this writes. A row takes its place in the line when its text is written, and again
+with each retry. So the row being sent is always the first of its lane. `sending.py` sends the parts.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def find(tx: Tx, delivery_id: str) -> Delivery | None:
 
 
 def need(tx: Tx, delivery_id: str) -> Delivery:
-    """Load a delivery that must be there."""
+    """Load a delivery that must exist."""
     delivery = find(tx, delivery_id)
     if delivery is None:
         raise DeliveryNotFound(
@@ -68,7 +67,7 @@ def receipt(tx: Tx, delivery_id: str) -> Receipt:
 
 
 def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
-    """Change columns of a delivery, and tell of it."""
+    """Change columns of a delivery, and record the change."""
     sets = assignments(changed)
     row = tx.one(f"UPDATE deliveries SET {sets} WHERE id = ? {DELIVERIES.returning}", *changed.values(), delivery_id)
     delivery = DELIVERIES.read(required(row))
@@ -78,11 +77,11 @@ def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
     return delivery
 
 
-# Making one
+# Creating a delivery
 
 
 def post(tx: Tx, text: Post, *, at_once: bool = False) -> Delivery:
-    """Make the receipt of a text, in line to be sent; with `at_once` it is judged and split now."""
+    """Create the receipt of a text, and queue it. With `at_once` it is checked and split now."""
     delivery_id = new_id()
     _insert(tx, delivery_id, text.session_key, text.exchange_id, text.run_id, text.quotes)
     return hand_over(tx, delivery_id, text.text, text.address, at_once=at_once, always=text.always)
@@ -112,7 +111,7 @@ def post_once(
     idempotency_key: str | None = None,
     digest: str | None = None,
 ) -> Receipt:
-    """Put a text in line to be sent; the same key again answers with the first receipt.
+    """Queue a text; the same key again returns the first receipt.
 
     Raises:
         IdempotencyConflict: the key stands for something else.
@@ -137,10 +136,10 @@ def hand_over(
     at_once: bool = False,
     always: bool = False,
 ) -> Delivery:
-    """Write a receipt's text and address, and put it in line; what says nothing, or has no address, is settled.
+    """Write a receipt's text and address, and queue it. An empty text, or one without an address, is settled.
 
-    `run_id` is the run that wrote the text, where that was not known before.
-    With `at_once` it is judged and split now, else when its turn comes. On webchat a session is its own chat.
+    `run_id` is the run that wrote the text, if it was not known before. With `at_once` the text is checked and split
+    now, else when its turn comes. On webchat a session is its own chat.
     """
     if address is not None and address.channel == WEBCHAT.channel:
         address = Address(channel=WEBCHAT.channel, to=need(tx, delivery_id).session_key)
@@ -174,7 +173,7 @@ def hand_over(
 
 
 def settle(tx: Tx, delivery_id: str, state: str, reason: str | None) -> Delivery:
-    """Settle a receipt for which nothing is sent."""
+    """Settle a receipt without sending anything."""
     return update(tx, delivery_id, state=DeliveryState(state).value, error=reason, due_at=None, updated_at=tx.now)
 
 
@@ -185,7 +184,7 @@ def _columns(address: Address | None) -> tuple[str | None, ...]:
 
 
 def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
-    """Split a delivery for its channel; one that cannot or may not go there is settled with the reason."""
+    """Split a delivery for its channel. If it cannot or may not go there, it is settled with the reason."""
     channel, text = delivery.channel or "", delivery.text or ""
     limit = tx.outlets.limit(channel)
     if limit is None:
@@ -203,9 +202,9 @@ def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
 
 
 def post_reply(tx: Tx, event: RunClosed) -> None:
-    """Make the receipt of a run's reply, in the commit that ends the run, if its reply is to leave the gateway.
+    """Create the receipt of a run's reply in the commit that ends the run, if the reply goes to a chat.
 
-    On webchat the transcript's message is the delivery. An empty reply or a control word has no receipt.
+    On webchat the message in the transcript is the delivery. An empty reply or a control word has no receipt.
     """
     run = event.run
     if not run.deliver or run.state is not RunState.OK or is_silent(run.reply):
@@ -216,7 +215,7 @@ def post_reply(tx: Tx, event: RunClosed) -> None:
 
 
 def post_notice(tx: Tx, event: RunUnanswered) -> None:
-    """Tell the person who was owed an answer that there is none, once, in the commit that ends the run."""
+    """Tell a person once that there is no answer, in the commit that ends the run."""
     run = event.run
     address = notice_address(run)
     if address is not None:
@@ -229,7 +228,7 @@ def _of_run(run: Run, address: Address | None, text: str) -> Post:
 
 
 def post_call(tx: Tx, run: Run, call: ToolCall) -> None:
-    """Tell the chat that a run answers to of a tool call, in the commit of its result, if its session wants that.
+    """Post a tool call to the run's chat in the commit of its result, if the session wants that.
 
     Webchat sees the call in the transcript.
     """
@@ -242,11 +241,11 @@ def post_call(tx: Tx, run: Run, call: ToolCall) -> None:
         post(tx, Post(session_key=run.session_key, address=address, text=line, run_id=run.id))
 
 
-# Looking
+# Reading
 
 
 def oldest(tx: Tx, state: DeliveryState, limit: int, after: int) -> list[Delivery]:
-    """List the deliveries in a state, oldest first, from behind a number on."""
+    """List the deliveries in a state after a number, oldest first."""
     rows = tx.all(
         f"{DELIVERIES.select} WHERE state = ? AND number > ? ORDER BY number LIMIT ?", state.value, after, limit
     )
@@ -267,27 +266,27 @@ def page(
     return [Receipt(delivery, parts_of(tx, delivery.id)) for delivery in map(DELIVERIES.read, rows)]
 
 
-# The receipt of an announce: it exists from the moment a send or a spawn is accepted, and is settled once.
+# The receipt of an announce: created with its send or spawn, and settled once.
 
 
 def open_receipt(
     tx: Tx, delivery_id: str, session_key: str, exchange_id: str | None, *, run_id: str | None = None
 ) -> None:
-    """Make a receipt for a text that is not written yet; it stands in no line."""
+    """Create the receipt of a text that is not written yet. It is in no line."""
     _insert(tx, delivery_id, session_key, exchange_id, run_id)
     tx.tell(DeliveryChanged(need(tx, delivery_id)))
 
 
 def reopen(tx: Tx, delivery_id: str) -> None:
-    """Make a failed receipt pending again: another announce run was asked for."""
+    """Make a failed receipt pending again, for another announce run."""
     update(tx, delivery_id, state=DeliveryState.PENDING.value, error=None, updated_at=tx.now)
 
 
-# What a person can do with a delivery that did not arrive.
+# A person's actions on a delivery that did not arrive.
 
 
 def retry(tx: Tx, delivery_id: str) -> Receipt:
-    """Put a delivery back in line, as if its parts that did not arrive had never been tried."""
+    """Queue a delivery again, as if its missing parts had never been tried."""
     delivery = need(tx, delivery_id)
     _act(tx, DeliveryAction.RETRY, delivery)
     if delivery.text is None or delivery.channel is None:
@@ -305,7 +304,7 @@ def retry(tx: Tx, delivery_id: str) -> Receipt:
 
 
 def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
-    """Send a delivery's whole text elsewhere; what did not arrive at the old place is dropped there.
+    """Send a delivery's whole text elsewhere. What did not arrive at the old place is dropped there.
 
     Raises:
         UnknownChannel, PolicyDenied: it cannot go there.
@@ -328,7 +327,7 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
 
 
 def drop(tx: Tx, delivery_id: str) -> Receipt:
-    """Settle a delivery as given up; its parts tell how far it came."""
+    """Settle a delivery as dropped. Its parts show how far it came."""
     _act(tx, DeliveryAction.DROP, need(tx, delivery_id))
     tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state = 'pending'", delivery_id)
     dropped = update(tx, delivery_id, state=DeliveryState.DROPPED.value, due_at=None, updated_at=tx.now)
@@ -336,7 +335,7 @@ def drop(tx: Tx, delivery_id: str) -> Receipt:
 
 
 def confirm(tx: Tx, delivery_id: str) -> Receipt:
-    """Settle the part of which nobody knew as sent, because a person saw it in the chat, and go on with the rest."""
+    """Settle an uncertain part as sent, because a person saw it in the chat, and send the rest."""
     delivery = need(tx, delivery_id)
     _act(tx, DeliveryAction.CONFIRM, delivery)
     tx.run(

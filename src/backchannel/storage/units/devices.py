@@ -1,4 +1,4 @@
-"""Device tokens: only their hashes are kept, and one for each device and token that it was made from."""
+"""Device tokens: stored as hashes, one for each device and parent token."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OR_REPLACE = f"ON CONFLICT (device_id, parent) DO UPDATE SET {_NEW} {DEVICE_TOK
 
 
 def by_digest(tx: Tx, digest: str) -> DeviceToken | None:
-    """Find one that still counts by its hash; whether the operator's token is still the same is not known here."""
+    """Find a valid one by its hash. Whether the operator's token has changed is not known here."""
     return _counting(tx, "digest = ?", digest)
 
 
 def of_device(tx: Tx, device_id: str, parent: str) -> DeviceToken | None:
-    """Find what a device has of a token."""
+    """Find the token of a device and a parent."""
     return _counting(tx, "device_id = ? AND parent = ?", device_id, parent)
 
 
@@ -35,15 +35,15 @@ def _counting(tx: Tx, condition: str, *values: str) -> DeviceToken | None:
 
 
 def _has_parent(tx: Tx, token: DeviceToken) -> bool:
-    """Whether the token that it was made from still counts."""
+    """Whether the parent token is valid."""
     valid = "SELECT 1 FROM tokens WHERE id = ? AND revoked_at IS NULL"
     return token.is_of_operator or tx.one(valid, token.parent) is not None
 
 
 def keep(tx: Tx, offered: DeviceToken, digest_with: Callable[[str], str]) -> DeviceToken | None:
-    """Keep a device token, or the one that is there and would be the same; None if its parent no longer counts.
+    """Store a device token, or keep an equal one; None if its parent is not valid.
 
-    `digest_with` tells the hash of the token that a salt gives. One that takes another's place has its id.
+    `digest_with` computes the hash for a salt. A token that replaces another has that one's id.
     """
     if not _has_parent(tx, offered):
         return None
@@ -56,20 +56,20 @@ def keep(tx: Tx, offered: DeviceToken, digest_with: Callable[[str], str]) -> Dev
 
 
 def _sweep(tx: Tx, parent: str) -> None:
-    """Forget those that are over, and those that were used longest ago where one token has too many."""
+    """Remove expired tokens, and the least recently used if a parent has too many."""
     _delete(tx, "used_at <= ? OR used_at >= ?", tx.now - DEVICE_LIFE_MS, tx.now + DEVICE_LIFE_MS)
     latest = "SELECT id FROM device_tokens WHERE parent = ? ORDER BY used_at DESC, created_at DESC LIMIT ?"
     _delete(tx, f"parent = ? AND id NOT IN ({latest})", parent, parent, MOST_OF_ONE)
 
 
 def use(tx: Tx, id: str) -> DeviceToken | None:
-    """Write that one is used now; None if it is gone."""
+    """Record a use; None if the token is gone."""
     row = tx.one(f"UPDATE device_tokens SET used_at = ? WHERE id = ? {DEVICE_TOKENS.returning}", tx.now, id)
     return None if row is None else DEVICE_TOKENS.read(row)
 
 
 def all_devices(tx: Tx) -> list[DeviceToken]:
-    """List those that still count, as far as is known here, the newest last."""
+    """List the valid ones, newest last."""
     revoked = "SELECT id FROM tokens WHERE revoked_at IS NOT NULL"
     rows = tx.all(f"{DEVICE_TOKENS.select} WHERE parent NOT IN ({revoked}) ORDER BY created_at, id")
     return [token for token in map(DEVICE_TOKENS.read, rows) if not token.is_over(tx.now)]
@@ -81,17 +81,17 @@ def remove(tx: Tx, device_id: str) -> list[str]:
 
 
 def revoke(tx: Tx, id: str) -> bool:
-    """End one; returns whether it was there."""
+    """Revoke one; returns whether it was there."""
     return bool(_delete(tx, "id = ?", id))
 
 
 def revoke_of(tx: Tx, parent: str) -> None:
-    """End those that were made from a token."""
+    """Revoke those of a parent."""
     _delete(tx, "parent = ?", parent)
 
 
 def _delete(tx: Tx, condition: str, *values: Any) -> list[str]:
-    """Delete some, and tell of each, since who came in by it has to go; returns their ids."""
+    """Delete some, and record each: its connections must close. Returns their ids."""
     ended = [id for (id,) in tx.all(f"DELETE FROM device_tokens WHERE {condition} RETURNING id", *values)]
     for id in ended:
         tx.tell(TokenEnded(id, is_device=True))

@@ -1,7 +1,7 @@
-"""Drafts: the rows by which a reply that is shown while it grows is never posted twice, and never left behind.
+"""Drafts: replies shown while they grow, never posted twice or left behind.
 
-`core/delivery/drafts.py` decides; this writes. While a row has no message id, this process is posting the draft. A row
-that an earlier process left so is lost: `recover` marks it before anything is sent.
+`core/delivery/drafts.py` decides; this writes. While a row has no message id, this process is posting the draft. If an
+earlier process left such a row, the draft is lost: `recover` marks it before anything is sent.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ DRAFTS_LEFT = f"SELECT 1 {_UNHELD}"
 
 
 def left_drafts(tx: Tx) -> list[ShownDraft]:
-    """List the drafts that no process at work looks after."""
+    """List the drafts without a process at work."""
     return [DRAFTS.read(row) for row in tx.all(f"SELECT {DRAFTS.fields} {_UNHELD} ORDER BY run_id")]
 
 
 def open_(tx: Tx, fence: Fence, text: str) -> DraftOpening:
-    """Say how the reply of a run may be shown; where it may be posted, that and its text are written down first."""
+    """Decide how the reply of a run is shown. Before a draft is posted, its row and text are written."""
     run = runs.find(tx, fence.run_id)
     address = None if run is None else _replied_at(run)
     if run is None or address is None or not tx.outlets.streams(address.channel):
@@ -78,9 +78,9 @@ def _insert(tx: Tx, draft: ShownDraft) -> None:
 
 
 def _replied_at(run: Run) -> Address | None:
-    """Tell to which chat outside the reply of a run goes; None if to none, so that it has no draft either.
+    """Return the chat that a run's reply goes to; None for no chat, and so no draft.
 
-    Whether its channel streams is not asked here: a draft of the time when it did is to be settled all the same.
+    The channel may have stopped streaming since: an earlier draft is settled all the same.
     """
     if not run.deliver or run.kind.is_internal or run.reply_to is None:
         return None
@@ -100,11 +100,11 @@ def _is_allowed(tx: Tx, run: Run, address: Address) -> bool:
     return tx.outlets.decide(run.session_key, override, address.channel).allowed
 
 
-# What the platform answered
+# Answers of the platform
 
 
 def shown(tx: Tx, run_id: str, message_id: str) -> ShownDraft | None:
-    """Write down the platform's id of a draft that was posted; if its run has ended without a reply, it is removed."""
+    """Store the platform's id of a posted draft. If its run has ended without a reply, the draft is removed."""
     row = tx.one(f"UPDATE drafts SET message_id = ? WHERE run_id = ? {DRAFTS.returning}", message_id, run_id)
     draft = None if row is None else DRAFTS.read(row)
     if draft is not None:
@@ -113,14 +113,14 @@ def shown(tx: Tx, run_id: str, message_id: str) -> ShownDraft | None:
 
 
 def forget(tx: Tx, run_id: str) -> None:
-    """Forget a draft: it was surely not taken, or another row says what becomes of it, or it is gone from its chat."""
+    """Forget a draft: it was not taken, it is gone from its chat, or another row decides on it."""
     row = tx.one(f"DELETE FROM drafts WHERE run_id = ? {DRAFTS.returning}", run_id)
     if row is not None:
         tx.tell(DraftChanged(replace(DRAFTS.read(row), state=DraftState.REMOVED)))
 
 
 def lose(tx: Tx, run_id: str) -> None:
-    """Write down that nobody knows whether a draft was taken: none is posted for its run again."""
+    """Record that a draft is lost: it may have been taken. No other is posted for its run."""
     row = tx.one(
         f"UPDATE drafts SET state = 'lost' WHERE run_id = ? AND state IN ('growing', 'final') {DRAFTS.returning}",
         run_id,
@@ -131,13 +131,13 @@ def lose(tx: Tx, run_id: str) -> None:
         tx.tell(DraftChanged(DRAFTS.read(row)))
 
 
-# What becomes of it
+# The end of a draft
 
 
 def run_closed(tx: Tx, event: RunClosed) -> None:
-    """Decide on the draft of a run that has ended; where a delivery follows, that has taken it over, or will.
+    """Decide on the draft of an ended run. If a delivery follows, that takes the draft over.
 
-    What a person has read of a reply that was stopped stays: it is in the transcript too.
+    The draft of a stopped reply stays: the same text is in the transcript.
     """
     run = event.run
     if _replied_at(run) is None or (draft := find(tx, run.id)) is None or draft.delivery_id is not None:
@@ -154,7 +154,7 @@ def run_closed(tx: Tx, event: RunClosed) -> None:
 
 
 def take_over(tx: Tx, run: Run, delivery: Delivery) -> None:
-    """Let the delivery that ends a run take the place of its draft, if it has one."""
+    """Let the last delivery of a run replace its draft, if there is one."""
     if _replied_at(run) is None or (draft := find(tx, run.id)) is None:
         return
     if draft.state in (DraftState.GROWING, DraftState.LOST):
@@ -163,7 +163,7 @@ def take_over(tx: Tx, run: Run, delivery: Delivery) -> None:
 
 
 def claimed(tx: Tx, delivery: Delivery) -> DraftBefore:
-    """Give the draft that the first part of a delivery edits, or that is lost, and forget it: the part keeps its id."""
+    """Return the draft that the first part of a delivery edits, or a lost one, and forget it: the part keeps its id."""
     if delivery.run_id is None or delivery.channel == WEBCHAT.channel:
         return DraftBefore()
     draft = _of_delivery(tx, delivery)
@@ -181,7 +181,7 @@ def claimed(tx: Tx, delivery: Delivery) -> DraftBefore:
 
 
 def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
-    """Remove the draft of a reply that is not sent after all: the send policy forbids it, or its channel is gone."""
+    """Remove the draft of a reply that is not sent: the send policy forbids it, or the channel is gone."""
     delivery = event.delivery
     if delivery.run_id is None or delivery.channel in (None, WEBCHAT.channel):
         return
@@ -190,7 +190,7 @@ def receipt_settled(tx: Tx, event: ReceiptSettled) -> None:
 
 
 def abandon(tx: Tx, delivery: Delivery) -> None:
-    """Remove the draft that a part of a delivery was to edit, because that is posted: here, or elsewhere."""
+    """Remove the draft that a part was to edit: the part is posted instead, here or elsewhere."""
     row = tx.one(
         "SELECT draft_id FROM delivery_parts WHERE delivery_id = ? AND draft_id IS NOT NULL AND state <> 'sent'",
         delivery.id,
@@ -217,7 +217,7 @@ def _of_delivery(tx: Tx, delivery: Delivery) -> ShownDraft | None:
 
 
 def _remove(tx: Tx, draft: ShownDraft) -> None:
-    """Let a draft be removed; one that is being posted is, once its id is known, and one that is lost cannot be."""
+    """Remove a draft. One that is being posted is removed when its id is known; a lost one cannot be."""
     if draft.state is DraftState.LOST:
         forget(tx, draft.run_id)
         return
@@ -234,8 +234,8 @@ def _remove(tx: Tx, draft: ShownDraft) -> None:
 def recover(tx: Tx) -> list[ShownDraft]:
     """Decide on the drafts that an earlier process left, and return those that are lost.
 
-    Those of a channel that does not stream any more are removed: nothing will take their place. What is lost stays
-    written down until its run has ended and its reply was sent.
+    Drafts of a channel that does not stream any more are removed: nothing will replace them. A lost draft is kept until
+    its run has ended and its reply was sent.
     """
     left = left_drafts(tx)
     lost = [draft for draft in left if draft.message_id is None and draft.state is not DraftState.LOST]

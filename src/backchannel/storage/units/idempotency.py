@@ -1,4 +1,4 @@
-"""Idempotency keys: the same key again answers with the first outcome, another request under it is refused."""
+"""Idempotency keys: a repeated request gets the first outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_run(tx: Tx, key: str, digest: str | None) -> str | None:
 
 
 def is_used(tx: Tx, key: str) -> bool:
-    """Tell whether something was accepted under this key: nothing else ever will be."""
+    """Whether something was accepted under this key. Nothing else ever will be."""
     return tx.one("SELECT 1 FROM idempotency WHERE key = ?", key) is not None
 
 
@@ -38,7 +38,7 @@ def remember_run(tx: Tx, key: str, digest: str | None) -> None:
 
 
 def once(tx: Tx, key: str | None, digest: str | None, do: Callable[[], str]) -> str:
-    """Do something that is not a run, once for each key; returns its result, or that of the first time.
+    """Do something once for each key; returns the result of the first time. Runs have `find_run`.
 
     Raises:
         IdempotencyConflict: the key was used for another request, about which nothing is disclosed.
@@ -63,15 +63,15 @@ def _conflict(key: str) -> IdempotencyConflict:
     )
 
 
-# Calls that came by MCP and that their clients may come back for, each as it was asked.
+# Calls by MCP that their clients may resume.
 
 KEPT_MS = 24 * 3600 * 1000
-"""How long a client may come back; no call waits longer than an hour."""
+"""How long a client may come back. No call waits longer than an hour."""
 _CLEARED_AT_ONCE = 100
 
 
 def keep_mcp_call(tx: Tx, call: McpCall) -> None:
-    """Keep a call, and delete some of those that are too old to be resumed."""
+    """Store a call, and delete some that are too old to be resumed."""
     tx.insert(MCP_CALLS, **asdict(call))
     tx.run(
         "DELETE FROM mcp_calls WHERE id IN (SELECT id FROM mcp_calls WHERE created_at < ? LIMIT ?)",

@@ -1,11 +1,11 @@
-"""Taking sessions from elsewhere: their messages in batches, and the session itself with the last of them.
+"""Imports: sessions from elsewhere, in batches of messages.
 
-While a session is being imported its transcript has no session row, so that half of it is never listed. An import that
-is repeated, after a crash or on purpose, offers all messages again, in order. Those that are stored are found by their
-ids and places, and only what follows them is written. What is stored must be the beginning of what is offered (or the
-other way round: then nothing is missing). Where the two differ, both have gone on, and nothing is written.
+The last batch writes the session itself. Until then the transcript has no session row, so half a session is never
+listed. A repeated import, after a crash or on purpose, offers all messages again in order. Stored ones are found by id
+and place, and only what follows is written. One side must be the beginning of the other. If the two differ, both have
+gone on, and nothing is written.
 
-A session whose key belongs to another session here is imported under a key made of its session id.
+If another session here has its key, a session is imported under a key made of its session id.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import sessions
 
 IMPORTING = "importing"
-"""How a transcript is marked as ended while its session is not here yet."""
+"""The end reason of a transcript whose session is not complete."""
 
 
 class ImportStanding(StrEnum):
-    """What is here of a session that is offered."""
+    """How much of an offered session is here."""
 
     NEW = "new"
     HALF = "half"
@@ -39,7 +39,7 @@ class ImportStanding(StrEnum):
 
 
 class MessageOffered(msgspec.Struct, frozen=True):
-    """A message that is offered, and the ids it may get: the first that no other message has."""
+    """An offered message, and the ids it may get: the first that no other message has."""
 
     line: int
     ids: tuple[str, ...]
@@ -47,7 +47,7 @@ class MessageOffered(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Some messages of a transcript, in order; `place` is the number that the first of them has."""
+    """Some messages of a transcript in order; `place` is the number of the first."""
 
     place: int
     offered: Sequence[MessageOffered]
@@ -55,26 +55,26 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class TakenBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     standing: ImportStanding
     key: str
-    """The key under which it is taken."""
+    """The key of the imported session."""
     place: int = 0
     """The number of the message that comes next."""
     written: int = 0
     without_id: tuple[int, ...] = ()
-    """Lines whose messages could not be told from others."""
+    """Lines whose messages could not be distinguished from others."""
     refusal: str | None = None
     """Why nothing of the session was taken."""
     starts_over: bool = False
-    """Half of a session was here that was not the beginning of this one: it is gone, offer all of it again."""
+    """Half of another version was here. It is removed now: offer all messages again."""
     label_holder: str | None = None
-    """The session that has the label, which this one therefore does not get."""
+    """The session that has the label already."""
 
 
 def take(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
-    """Write what is missing of a batch, and with the last one the session."""
+    """Write the missing messages of a batch, and with the last batch the session."""
     session = _with_free_key(tx, session)
     here = _look(tx, session)
     if here.standing is ImportStanding.NEW and here.refusal is None:
@@ -91,7 +91,7 @@ def take(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
 
 
 def rehearse(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
-    """Return what `take` would do; nothing is written (a dry run)."""
+    """Return what `take` would do, as a dry run."""
     session = _with_free_key(tx, session)
     here = _look(tx, session)
     taken = _place(tx, session, batch, here, writes=False)
@@ -103,7 +103,7 @@ def rehearse(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
 
 
 def _with_free_key(tx: Tx, session: Session) -> Session:
-    """Give a session a key of its own if another has the one it would get, or if it was given one before."""
+    """Give a session a key of its own if another has its key, or if it was given one before."""
     own = str(imported_key(session.agent_id, session.session_id))
     holder = sessions.find(tx, session.key)
     is_free = holder is None or holder.session_id == session.session_id
@@ -148,7 +148,7 @@ def _begin(tx: Tx, session: Session) -> None:
 
 
 def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool) -> TakenBatch:
-    """Find each message of a batch at its place, and write those that come after all that is here."""
+    """Find each message of a batch at its place, and write those after the stored ones."""
     if here.refusal is not None:
         return TakenBatch(standing=here.standing, key=session.key, refusal=here.refusal)
     place, written = batch.place, 0
@@ -167,7 +167,7 @@ def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool)
             _insert(tx, session.session_id, place, msgspec.structs.replace(offered.message, id=id))
         place, written = place + 1, written + (not is_here)
     if writes and written:
-        # No fact is told of each message: the file is written anew when all of them are here.
+        # No fact for each message: the file is rewritten when all of them are here.
         tx.run("UPDATE session_ids SET next_seq = ? WHERE session_id = ?", place, session.session_id)
     return TakenBatch(
         standing=here.standing, key=session.key, place=place, written=written, without_id=tuple(without_id)
@@ -182,7 +182,7 @@ def _differs(session: Session, here: _Here, place: int) -> TakenBatch:
 
 
 def _choose_id(tx: Tx, session_id: str, place: int, ids: Sequence[str]) -> tuple[str | None, bool]:
-    """Choose the first id that is free, or that this very message has already; also tells which."""
+    """Choose the first id that is free, or that this message has already; also returns which of the two."""
     for id in ids:
         row = tx.one("SELECT session_id, seq FROM messages WHERE id = ?", id)
         if row is None or row == (session_id, place):
@@ -201,7 +201,7 @@ def _clear(tx: Tx, session_id: str) -> None:
 
 
 def _finish(tx: Tx, session: Session) -> str | None:
-    """Write the session, as its transcript is complete; returns the session that has its label, if another does."""
+    """Write the session after its transcript; returns another session that has its label, if there is one."""
     holder = _label_holder(tx, session)
     row = session if holder is None else msgspec.structs.replace(session, label=None)
     values = msgspec.structs.asdict(row).items()

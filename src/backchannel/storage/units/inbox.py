@@ -1,4 +1,4 @@
-"""Notes: messages that start no run, and wait for the next boundary of their session."""
+"""Notes: messages that start no run and wait for the session's next boundary."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from backchannel.storage.units import idempotency, messages, sessions, timers
 
 NOTES_TIMER = "notes"
 NOTES_PART = 128
-"""How many notes enter a transcript in one commit: some 10 ms."""
+"""How many notes enter a transcript in one commit, which takes some 10 ms."""
 
 
 def add_note(tx: Tx, key: SessionKey, note: Message, expected_session_id: str | None = None) -> None:
-    """Accept a note; when the session is idle it enters the transcript in the same commit."""
+    """Accept a note. On an idle session it enters the transcript in the same commit."""
     add_to(tx, sessions.ensure(tx, key, expected_session_id), note)
 
 
@@ -47,7 +47,7 @@ def add_once(
 
 
 def add_to(tx: Tx, session: Session, note: Message) -> None:
-    """Accept a note for a session that is there."""
+    """Accept a note for an existing session."""
     tx.insert(INBOX, id=note.id, session_key=session.key, body=encode_message(note).decode())
     tx.run("UPDATE sessions SET updated_at = ? WHERE key = ?", tx.now, session.key)
     if session.running_run is None and not session.flushing:
@@ -56,7 +56,7 @@ def add_to(tx: Tx, session: Session, note: Message) -> None:
 
 
 def add_if_kept(tx: Tx, key: SessionKey, note: Message) -> bool:
-    """Accept a note of a flow, unless its session is archived. Returns whether it was accepted."""
+    """Accept a note of a flow, unless its session is archived; returns whether it was accepted."""
     session = sessions.of_flow(tx, key)
     is_kept = session.archived_at is None and not session.deleting
     if is_kept:
@@ -65,9 +65,9 @@ def add_if_kept(tx: Tx, key: SessionKey, note: Message) -> bool:
 
 
 def flush(tx: Tx, session: Session) -> bool:
-    """Put waiting notes into the transcript: the session is at a boundary. Returns whether none is left.
+    """Append waiting notes to the transcript; returns whether none is left.
 
-    Of very many only the first enter in this commit, and a timer is set for the next; the lane waits meanwhile.
+    Of very many, the first enter in this commit and a timer is set for the rest. The lane waits meanwhile.
     """
     waiting = tx.all(
         "SELECT position, body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", session.key, NOTES_PART + 1
@@ -85,7 +85,7 @@ def flush(tx: Tx, session: Session) -> bool:
 
 
 def due(tx: Tx, key: str) -> None:
-    """Put the next notes into the transcript; after the last, the lane goes on."""
+    """Append the next notes. After the last one the lane is free."""
     session = sessions.find(tx, key)
     if session is None or not session.flushing or not flush(tx, session):
         return
@@ -94,11 +94,11 @@ def due(tx: Tx, key: str) -> None:
 
 
 def pending(tx: Tx, key: str, limit: int) -> PendingMessages:
-    """Read what was accepted and is not yet in the transcript, in order of acceptance."""
+    """Read the accepted messages that are not in the transcript yet, in order."""
     waiting = f"runs WHERE session_key = ? AND {QUEUED} AND message IS NOT NULL"
     queued = tx.all(f"SELECT message FROM {waiting} ORDER BY position LIMIT ?", key, limit)
     notes = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", key, limit)
-    # Merged, not sorted: each keeps its own order, even when the clock was set back between two of them.
+    # Merged, not sorted: each list keeps its order, even if the clock was set back.
     both = ([decode_message(body) for (body,) in rows] for rows in (queued, notes))
     first = list(heapq.merge(*both, key=lambda message: message.timestamp))[:limit]
     if max(len(queued), len(notes)) < limit:

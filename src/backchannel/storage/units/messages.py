@@ -1,4 +1,4 @@
-"""Transcripts: appending a message, and reading them back."""
+"""Messages of a transcript: appended, and read back."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from backchannel.storage.tx import Row, Tx, required
 from backchannel.storage.units import sessions
 
 _LOOKED_BACK = 50
-"""How many messages are looked at for a run's last words."""
+"""How many messages are searched for a run's last text."""
 FIRST_READ, MOST_READ = 8, 64
-"""How many messages are read at a time: few at first, since they may be megabytes."""
+"""How many messages are read at a time. The first read is small: a message may have megabytes."""
 LARGEST_PAGE = 16 * 1024 * 1024
 _BEHIND_ALL = 1 << 62
 
 
 def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | None = None) -> tuple[int, str]:
-    """Write a message as the next of its transcript; returns its place, and the mark of the transcript's headers.
+    """Append a message to its transcript; returns its place, and the mark of the transcript's headers.
 
-    One that has waited in another row goes over as it is `stored` there.
+    A message that waited in another row is copied as it is `stored` there.
     """
     after, mark = required(
         tx.one(
@@ -71,7 +71,7 @@ def history(
     after: str | None = None,
     with_tools: bool = True,
 ) -> HistoryPage:
-    """Read a page: the newest, the ones before a message, or the ones after one. Of long messages it has fewer."""
+    """Read a page: the newest messages, or those before or after a message. Long messages make it shorter."""
     page = lines(tx, session_id, limit=limit, before=before, after=after, with_tools=with_tools)
     return HistoryPage(decode_messages([body for _, body in page.lines]), page.has_more)
 
@@ -107,7 +107,7 @@ def lines(
 
 
 def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None:
-    """Find the newest text that a run wrote in this role, among the last messages; one by one, as they may be long."""
+    """Find the newest text of a run in this role among the last messages, read one by one: they may be long."""
     (before,) = required(tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session_id))
     for _ in range(_LOOKED_BACK):
         row = tx.one(
@@ -140,7 +140,7 @@ def seq_of(tx: Tx, session_id: str, message_id: str) -> int:
 
 
 def read_back(tx: Tx, session_id: str, *, max_bytes: int) -> HistoryPage:
-    """Read the newest messages, oldest first, until about `max_bytes` of them are there."""
+    """Read about `max_bytes` of the newest messages, oldest first."""
     found: list[str] = []
     size, before, count = 0, _BEHIND_ALL, FIRST_READ
     while size < max_bytes:
@@ -168,7 +168,7 @@ def context(tx: Tx, session_id: str, *, max_bytes: int) -> tuple[SessionIdEntry,
 
 
 def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, str]]:
-    """Read raw lines from a place on, for the transcript file."""
+    """Read raw lines from a place, for the transcript file."""
     rows: Sequence[Row] = tx.all(
         "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?", session_id, seq, limit
     )
@@ -176,7 +176,7 @@ def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, 
 
 
 def last_of_each(tx: Tx, session_ids: Sequence[str], per_session: int, *, with_tools: bool) -> dict[str, list[str]]:
-    """Read the last lines of many sessions in one query: those from the n-th last on, which is found by its place."""
+    """Read the last lines of many sessions in one query, each from its n-th last message."""
     if not session_ids:
         return {}
     roles = "" if with_tools else f" AND role <> '{Role.TOOL_RESULT.value}'"

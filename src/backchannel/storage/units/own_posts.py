@@ -1,7 +1,7 @@
 """Posts of our own accounts, known by the ids that the platform gave them.
 
-A post in a broadcast channel names no sender but the channel, so an account of ours cannot tell by its sender that
-another one wrote it. The platform may hand it in before it has answered the one that sends it: until then nobody knows.
+A post in a broadcast channel names only the channel as its sender. So one of our accounts cannot see that another one
+wrote it. The platform may even deliver the post before it has answered the sender: until then nobody knows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from backchannel.storage.units import lines
 
 
 def is_own(tx: Tx, id: InboundId, twins: Sequence[InboundId]) -> bool:
-    """Whether a message was sent by us, as a part of a delivery or as a draft; `twins` name the accounts that may have.
+    """Whether we sent a message, as a part of a delivery or as a draft; `twins` are the accounts that may have.
 
     Raises:
         OwnPostUnderway: something is being posted to its chat, and it may be that.

@@ -1,6 +1,6 @@
-"""Pairings: a stranger who was sent a code, what an owner said of them, and taking that back.
+"""Pairings: strangers with a code, and the answers of owners.
 
-The row and the delivery of its code are written in the unit that takes the message, so a crash leaves both or neither.
+The row and the delivery of its code are written in the unit that takes the message: a crash leaves both or neither.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _fresh(tx: Tx) -> tuple[int, int]:
 
 
 def look_up(tx: Tx, event: InboundEvent) -> SenderKnown:
-    """Tell what is known of the sender of a message, and how many strangers wait on its channel."""
+    """Load what is known of a message's sender, and how many strangers wait on its channel."""
     row = tx.one(
         f"{PAIRINGS.select} WHERE channel = ? AND account_id = ? AND sender_id = ?",
         event.channel,
@@ -50,7 +50,7 @@ def look_up(tx: Tx, event: InboundEvent) -> SenderKnown:
 
 
 def begin(tx: Tx, arrival: Arrival) -> None:
-    """Give a stranger a code, and send it to where they wrote. Codes that are void give way."""
+    """Give a stranger a code, and post it to their chat. Expired codes are removed."""
     event, key, address = arrival.event, str(arrival.routed.key), arrival.routed.address
     remove_void(tx, event.channel)
     row = tx.insert_one(
@@ -74,7 +74,7 @@ def begin(tx: Tx, arrival: Arrival) -> None:
 
 
 def remove_void(tx: Tx, channel: str) -> None:
-    """Forget the strangers of a channel whose codes nobody has confirmed in time."""
+    """Remove the strangers of a channel whose codes have expired."""
     void = "DELETE FROM pairings WHERE state = 'pending' AND channel = ? AND (created_at <= ? OR created_at >= ?)"
     tx.run(void, channel, *_fresh(tx))
 
@@ -88,12 +88,12 @@ def _new_code(tx: Tx) -> str:
 
 
 def with_codes(tx: Tx) -> list[PairingRecord]:
-    """List those whose codes still count, answered ones too."""
+    """List the pairings with valid codes, answered ones too."""
     return [PAIRINGS.read(row) for row in tx.all(f"{PAIRINGS.select} WHERE {_FRESH}", *_fresh(tx))]
 
 
 def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecord:
-    """Let somebody speak, or not, by their code. The same answer again changes nothing; who may speak is told, once.
+    """Answer a pairing by its code. The same answer again changes nothing. Whoever is approved is told once.
 
     Raises:
         PairingNotFound: nobody whom `by` may let in has this code now.
@@ -121,7 +121,7 @@ def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecor
 
 
 def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) -> list[PairingRecord]:
-    """Forget somebody, on one account or on all: they are a stranger again.
+    """Remove a person on one account or on all: they are a stranger again.
 
     Raises:
         PairingNotFound: nobody of this id is known.
@@ -138,7 +138,7 @@ def remove(tx: Tx, channel: str, sender_id: str, account_id: str | None = None) 
 def page(
     tx: Tx, *, state: PairingState | None = None, channel: str | None = None, limit: int, before: int | None = None
 ) -> list[PairingRecord]:
-    """List pairings, newest first, without void ones; `before` is the number of the last one seen."""
+    """List pairings, newest first, without expired ones; `before` is the number of the last one seen."""
     current = f"(state <> 'pending' OR ({_FRESH}))"
     where, values = filters(("state = ?", state), ("channel = ?", channel), ("number < ?", before))
     rows = tx.all(

@@ -1,8 +1,8 @@
-"""After a crash: which runs were interrupted, which go on, which are set aside; and retrying a run.
+"""Recovery after a crash: runs are resumed, set aside or retried.
 
-A run that keeps killing its process is set aside in three commits: the start that counts the crash writes until when,
-taking the run over moves it out of its lane, and a timer puts it back. From then on it is a queued run like any other,
-but goes on alone when its turn comes.
+A run that keeps killing its process is set aside in three commits. The start that counts the crash writes until when.
+The takeover of the run moves it out of its lane. A timer queues it again. From then on it is a queued run like any
+other, but it runs alone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from backchannel.storage.units.flows import exchanges
 from backchannel.storage.units.runs import Assignments
 from backchannel.wire.timeline import RunEventKind
 
-# A run that did nothing but wait for other sessions, or for a person, when its process died. A function agent is run
-# from its beginning: that it waited before an earlier crash proves nothing, for it may have died on the way back.
+# A run that only waited for other sessions, or for a person, when its process died. A function agent runs from its
+# beginning: a wait before an earlier crash proves nothing, because it may have died on the way back to the wait.
 _OPEN_CALLS = (
     "SELECT 1 FROM tool_calls c LEFT JOIN waits w ON w.call_id = c.id AND (c.step >= 0 OR w.fence = runs.fence) "
     "LEFT JOIN approvals a ON a.call_id = c.id AND a.state = 'pending' AND (c.step >= 0 OR a.fence = runs.fence) "
@@ -42,41 +42,41 @@ _ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS}
 
 
 RESUME_TIMER = "resume"
-"""Puts a run back that was set aside."""
+"""Queues a set-aside run again."""
 
 
 def enter(tx: Tx) -> int:
-    """Register this process, and count the crash of every run that a dead one held; returns our number."""
+    """Register this process, and count a crash for every run of a dead one; returns our number."""
     (number,) = required(tx.insert_one(PROCESSES, "RETURNING number", started_at=tx.now))
     end_dead(tx, [other for (other,) in tx.all(f"{ALIVE} AND number < ?", number)])
     return int(number)
 
 
 def end_dead(tx: Tx, dead: Sequence[int]) -> None:
-    """Record that processes have died, and count the crash of every run that they held.
+    """Record that processes have died, and count a crash for every run that they held.
 
-    A run whose row another program has locked is passed over: all others go on without it. It goes on when the lock is
-    gone, and this crash does not count for it.
+    A run whose row another program has locked is skipped, so that the others can continue. It continues when the lock
+    is gone, without a counted crash.
     """
     run_events.add_interruptions(tx, dead)
     held = f"SELECT id FROM runs WHERE {RUNNING} AND fence IN ({marks(dead)}){tx.free_rows}"
     _count_lost_time(tx, held, dead)
-    # Only runs that the dead process itself had taken up count: one that still waited was not the cause.
+    # Only runs that the dead process had taken up count: a waiting run was not the cause.
     counted = tx.all(
         f"UPDATE runs SET crashes = crashes + 1 WHERE id IN ({held}) AND NOT ({_ONLY_WAITS}) RETURNING id, crashes",
         *dead,
     )
     for run_id, crashes in counted:
-        # Written with the count: nothing else would set it aside before another crash.
+        # Written with the count: nothing else sets it aside before another crash.
         if (wait_ms := set_aside_ms(crashes)) is not None:
             tx.run("UPDATE runs SET resume_at = ? WHERE id = ?", tx.now + wait_ms, run_id)
     tx.run(f"UPDATE processes SET ended_at = ? WHERE number IN ({marks(dead)})", tx.now, *dead)
 
 
 def _count_lost_time(tx: Tx, held: str, dead: Sequence[int]) -> None:
-    """Add to each run what it had run between its last commit and its dead process's last sign of life.
+    """Add to each run the time between its last commit and the last sign of life of its process.
 
-    The run has got nothing for that time, so it does not count for its limit.
+    That time was lost, so it does not count for the run's limit.
     """
     since = "p.alive_at - coalesce(runs.ran_at, runs.started_at)"
     lost = f"SELECT CASE WHEN {since} > 0 THEN {since} ELSE 0 END FROM processes p WHERE p.number = runs.fence"
@@ -92,7 +92,7 @@ def leave(tx: Tx) -> None:
 
 
 def sign_of_life(tx: Tx) -> None:
-    """Write that this process is at work."""
+    """Record that this process is alive."""
     tx.run("UPDATE processes SET alive_at = ? WHERE number = ?", tx.now, tx.number)
 
 
@@ -101,7 +101,7 @@ FUNCTIONS = "SELECT id FROM function_agents ORDER BY id"
 
 
 def interrupted(tx: Tx) -> list[RunInterrupted]:
-    """List the runs to resume, those without a crash first; what a process holds that is at work is none of them."""
+    """List the runs to resume, those without a crash first, without those of living processes."""
     rows = tx.all(
         "SELECT id, session_key, crashes, "
         "crashes >= ? AND crashes < ? AND resume_at IS NULL AND abort_requested = 0 "
@@ -113,7 +113,7 @@ def interrupted(tx: Tx) -> list[RunInterrupted]:
 
 
 def resume(tx: Tx, run_id: str) -> RunStarted | None:
-    """Take over an interrupted run; one that was asked to stop ends, one that keeps crashing is set aside."""
+    """Take over an interrupted run. It ends if it was asked to stop, and is set aside if it keeps crashing."""
     run = runs.need(tx, run_id)
     if run.state is not RunState.RUNNING or _is_held_by_another(tx, run):
         return None
@@ -151,7 +151,7 @@ def _given_up(run: Run) -> Outcome:
 
 
 def _set_aside(tx: Tx, run: Run, until: int) -> None:
-    """Take a run out of its lane for a while: the queue behind it goes on, and the run has not ended."""
+    """Take a run out of its lane for a while, without ending it: the queue behind it continues."""
     steps.close_open(tx, run, None)
     why = f"the process died {run.crashes} times in step {run.step + 1}"
     run_events.add(tx, run, RunEventKind.SET_ASIDE, until_at=until, why=why)
@@ -164,7 +164,7 @@ def _set_aside(tx: Tx, run: Run, until: int) -> None:
 
 
 def move(tx: Tx, run_id: str, until: int) -> None:
-    """Let a run that is set aside come at another time, and tell so."""
+    """Change when a set-aside run comes back."""
     timers.set_timer(tx, RESUME_TIMER, run_id, until)
     run = runs.find(tx, run_id)
     if run is not None and run.is_set_aside:
@@ -173,7 +173,7 @@ def move(tx: Tx, run_id: str, until: int) -> None:
 
 
 def due(tx: Tx, run_id: str) -> None:
-    """Put a run back in line whose time has come."""
+    """Queue a set-aside run whose time has come."""
     run = runs.find(tx, run_id)
     if run is not None and run.is_set_aside:
         _put_back(tx, run)
@@ -190,7 +190,7 @@ def _put_back(tx: Tx, run: Run, **changed: Any) -> Run:
 
 
 def retry(tx: Tx, run_id: str) -> Run:
-    """Queue a run again that failed, was stopped or is set aside; it goes on after its last committed step."""
+    """Queue a run again that failed, was stopped or is set aside. It continues after its last committed step."""
     run = runs.need(tx, run_id)
     if run.is_set_aside:
         timers.clear_timer(tx, RESUME_TIMER, run_id)
@@ -231,7 +231,7 @@ def remember_default_model(tx: Tx, model: str, demo: str) -> str | None:
     return None if row is None else row[0]
 
 
-# Function agents: which have been registered, and how many runs wait for each.
+# Function agents: the registered ones, and the runs that wait for them.
 
 
 def remember_function(tx: Tx, agent_id: str) -> None:
@@ -250,7 +250,7 @@ def function_agents(tx: Tx) -> list[str]:
 
 
 def runs_without_agent(tx: Tx, known: Collection[str]) -> dict[str, int]:
-    """Count the runs that are not over of agents that are not known, by agent."""
+    """Count the live runs of unknown agents, by agent."""
     rows = tx.all(
         "SELECT s.agent_id, count(*) FROM runs r JOIN sessions s ON s.key = r.session_key "
         f"WHERE r.{LIVE} GROUP BY 1 ORDER BY 1"
@@ -259,7 +259,7 @@ def runs_without_agent(tx: Tx, known: Collection[str]) -> dict[str, int]:
 
 
 def runs_waiting_for_functions(tx: Tx, here: Collection[str]) -> dict[str, int]:
-    """Count the runs that wait for a function, by its agent; those that are `here` are not waited for."""
+    """Count the runs that wait for a function, by agent, except functions that are `here`."""
     rows = tx.all(
         "SELECT s.agent_id, count(*) FROM runs r JOIN sessions s ON s.key = r.session_key "
         f"WHERE r.{LIVE} AND s.agent_id IN (SELECT id FROM function_agents) GROUP BY 1 ORDER BY 1"

@@ -1,7 +1,7 @@
-"""Events of runs: interruptions, resumptions, retries and set-asides, one row each.
+"""Run events: interruptions, resumptions, retries and set-asides.
 
-Each row is written in the unit that causes the event, so that an event is recorded exactly when it happened. The steps
-of a run are not recorded here: its messages in the transcript are that record already.
+Each row is written in the unit that causes the event. The steps of a run are not recorded here: its messages are that
+record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def add(
     until_at: int | None = None,
     why: str | None = None,
 ) -> None:
-    """Record that something happens to a run now; it goes into the commit of this unit."""
+    """Record an event of a run, in this unit's commit."""
     tx.insert(
         RUN_EVENTS,
         run_id=run.id,
@@ -37,11 +37,11 @@ def add(
 
 
 def add_interruptions(tx: Tx, dead: Sequence[int]) -> None:
-    """Record an interruption for each run that a process still held when it ended; `dead` are those that died.
+    """Record an interruption for each run that an ended process still held; `dead` are the processes that died.
 
-    A process that was stopped has written when; of one that died, the later of its last sign of life and the run's last
-    commit is taken. Calling it again adds nothing: a run may wait for its function through several starts of the
-    gateway, and was interrupted once.
+    A stopped process has written when. For a dead one it is its last sign of life or the run's last commit, whichever
+    is later. A second call adds nothing: a run may wait for its function through several starts, but was interrupted
+    once.
     """
     last = "coalesce(r.ran_at, r.started_at)"
     tx.run(
@@ -57,6 +57,6 @@ def add_interruptions(tx: Tx, dead: Sequence[int]) -> None:
 
 
 def of_run(tx: Tx, run_id: str, limit: int) -> list[RunEvent]:
-    """List a run's events, oldest first; if there are more than `limit`, the newest of them."""
+    """List a run's newest `limit` events, oldest first."""
     rows = tx.all(f"{RUN_EVENTS.select} WHERE run_id = ? ORDER BY number DESC LIMIT ?", run_id, limit)
     return [RUN_EVENTS.read(row) for row in reversed(rows)]

@@ -1,4 +1,4 @@
-"""Runs: accepted, started, finished, asked to stop. Each function is one step of a run's life, in one commit."""
+"""Runs: accepted, started, stopped and ended, one commit a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from backchannel.wire.timeline import RunEventKind
 
 
 class Assignments(NamedTuple):
-    """Columns of another row that are changed in the same statement: the SQL, which ends in a comma, and its values."""
+    """Changes of another row in the same statement: SQL that ends in a comma, and its values."""
 
     sql: str
     values: Sequence[Any]
@@ -70,7 +70,7 @@ def owned(tx: Tx, fence: Fence) -> Run:
 
 
 def update(tx: Tx, run_id: str, **changed: Any) -> Run:
-    """Change columns of a run, and tell of it."""
+    """Change columns of a run, and record the change."""
     sets = assignments(changed)
     row = tx.one(f"UPDATE runs SET {sets} WHERE id = ? {RUNS.returning}", *changed.values(), run_id)
     run = RUNS.read(required(row))
@@ -81,7 +81,7 @@ def update(tx: Tx, run_id: str, **changed: Any) -> Run:
 def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = None) -> RunAccepted:
     """Store a message with its run; with `start`, start it at once when the lane is free.
 
-    `check` sees the session in the same unit, and raises what refuses the message.
+    `check` gets the session in the same unit, and raises if it refuses the message.
     """
     if request.id is not None and (known := idempotency.find_run(tx, request.id, request.digest)):
         return RunAccepted(need(tx, known), None, is_repeat=True)
@@ -92,7 +92,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
     else:
         session = sessions.make_now(tx, request.key, request.making, request.expected_session_id)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
-        # Only if there is none: messages from channels change the return address, those of webchat do not.
+        # Only if there is none: messages from channels change the return address, webchat's do not.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))
     if request.label is not None and request.kind is RunKind.HOOK and session.kind == Kind.HOOK:
         session = sessions.update(tx, session.key, "display_name = coalesce(display_name, ?)", request.label)
@@ -106,7 +106,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
 
 
 def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -> RunAccepted:
-    """Store a message with its run in a session that was just loaded."""
+    """Store a message with its run in a session that is loaded already."""
     message = _message(request, tx.now)
     if start and session.lane_is_free:
         run = _insert(tx, request, message, session, starts=True)
@@ -120,7 +120,7 @@ def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -
 
 
 def _same_request(tx: Tx, join: Join) -> Run | None:
-    """Find the newest run of the same request, if it is live or ended so recently that this is a repetition."""
+    """Find the newest run of the same request, if it is live or ended a moment ago."""
     row = tx.one(f"{RUNS.select} WHERE join_digest = ? ORDER BY position DESC LIMIT 1", join.digest)
     if row is None:
         return None
@@ -145,8 +145,8 @@ def _message(request: RunRequest, now: int) -> Message:
 
 
 def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, starts: bool = False) -> Run:
-    """Write a run, queued with its message or as one that starts at once."""
-    # The reply address is written now and never looked up later: the session's may change while the run waits.
+    """Insert a run, queued with its message or started."""
+    # The reply address is fixed now: the session's may change while the run waits.
     reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
     chain = request.chain
     row = tx.insert_one(
@@ -179,9 +179,9 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
 
 
 def free_id(tx: Tx, wanted: str) -> str:
-    """Return the wanted id of a run or, if it is taken, one like it.
+    """Return the wanted id of a run, or a similar one if it is taken.
 
-    Clients choose the ids of their runs: one that uses the id of a flow's next run must not prevent that run.
+    Clients choose the ids of their runs: a client that takes the id of a flow's next run must not prevent that run.
     """
     used = "SELECT 1 FROM runs WHERE id = ? UNION ALL SELECT 1 FROM idempotency WHERE key = ?"
     names = itertools.chain([wanted], (f"{wanted}#{n}" for n in itertools.count(2)))
@@ -189,7 +189,7 @@ def free_id(tx: Tx, wanted: str) -> str:
 
 
 def queue_step(tx: Tx, request: RunRequest) -> None:
-    """Queue a run of a flow, once; on a session that is gone it ends at once, so that the flow goes on."""
+    """Queue a run of a flow, once. On an archived session it ends at once, so that the flow continues."""
     if request.id is not None and find(tx, request.id) is not None:
         return
     session = sessions.of_flow(tx, request.key)
@@ -204,7 +204,7 @@ def queue_step(tx: Tx, request: RunRequest) -> None:
 def start_next(tx: Tx, key: str) -> RunStarted | None:
     """Start the session's first queued run, if its lane is free.
 
-    A suspect only takes the lane: it is resumed, like an interrupted run, when no other suspect is at work.
+    A suspect only takes the lane. It is resumed when no other suspect is at work.
     """
     session = sessions.find(tx, key)
     if session is None or session.running_run is not None or session.queued == 0:
@@ -221,14 +221,14 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
 
 
 def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
-    """Wake the lane of a session whose next run had to wait for something else."""
+    """Wake the lane of a session whose next run had to wait."""
     row = tx.one(f"{RUNS.select} WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key)
     if row is not None:
         tx.tell(RunChanged(RUNS.read(row)))
 
 
 def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
-    """Bind a run that was queued to the current transcript, and start it."""
+    """Bind a queued run to the current transcript, and start it."""
     if run.started_at is not None and number != NOBODY:  # it was set aside, or a person retries it
         run_events.add(tx, run, RunEventKind.RESUMED, process=number)
     row = tx.one(
@@ -248,7 +248,7 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
 def _enter(
     tx: Tx, run: Run, message: Message | None, session: Session, number: int, stored: str | None = None
 ) -> RunStarted:
-    """Put the message of a run that starts into the transcript; an idle session has no notes left to let in."""
+    """Append the message of a starting run to the transcript. An idle session has no waiting notes."""
     opening = None
     if session.held_posts:
         tx.happened(RunEntered(session))
@@ -262,7 +262,7 @@ def _enter(
 
 
 def _line_to_append(tx: Tx, run: Run, session: Session) -> str | None:
-    """Take the waiting message; one that stands in the transcript already is repeated only in a new one."""
+    """Return the message to append. A message that is in a transcript already is repeated only in a new one."""
     if run.message is not None:
         return run.message
     session_id, body = required(tx.one("SELECT session_id, body FROM messages WHERE id = ?", run.message_id))
@@ -289,10 +289,9 @@ def unstopped(tx: Tx, fence: Fence) -> Run:
 def close(
     tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Assignments | None = None, **changed: Any
 ) -> Run:
-    """Write how a running run ended, free the lane, and flush the notes: the session is at a boundary.
+    """Write the end of a run, free the lane, and flush the notes.
 
-    A reply that is to leave the gateway gets its receipt in the same commit. `used` is what the last step changes in
-    the session's row besides.
+    A reply for a chat gets its receipt in the same commit. `used` are the last step's changes of the session.
     """
     ended = update(
         tx,
@@ -315,9 +314,9 @@ def close(
 
 
 def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]:
-    """Free a session's lane; also returns whether it has notes, and whether the run has a barrier.
+    """Free a session's lane; also returns whether the session has notes, and whether the run has a barrier.
 
-    Whoever frees it is told that another run waits: it may have been accepted by another gateway.
+    Records that another run waits, if one does: another gateway may have accepted it.
     """
     row = required(
         tx.one(
@@ -344,9 +343,9 @@ def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]
 
 
 def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: str | None = None) -> list[Run]:
-    """Ask the active run, or the one named, to stop; durable before the caller is answered.
+    """Ask the active run, or the one named, to stop. The request is durable before the caller is answered.
 
-    A session that nobody has used works on nothing, as an idle one does.
+    A session that does not exist yet counts as idle.
 
     Raises:
         SessionIdReplaced: it has another transcript than the one expected, or none.
@@ -408,19 +407,19 @@ def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
 
 
 def sessions_with_queue(tx: Tx) -> list[str]:
-    """Name the sessions that have a queued run, in the order in which their first was accepted."""
+    """List the sessions with a queued run, in the order of their first one."""
     rows = tx.all(f"SELECT session_key, min(position) FROM runs WHERE {READY} GROUP BY 1 ORDER BY 2")
     return [key for key, _ in rows]
 
 
 def next_resume(tx: Tx, key: str) -> int | None:
-    """Tell when the first of a session's runs that are set aside is tried again."""
+    """Return when the first of a session's set-aside runs is tried again."""
     (at,) = required(tx.one(f"SELECT min(resume_at) FROM runs WHERE session_key = ? AND {QUEUED}", key))
     return None if at is None else int(at)
 
 
 def count_of(tx: Tx, keys: Sequence[str], states: Sequence[RunState], kind: RunKind) -> int:
-    """Count the runs of some sessions that are of a kind, and in one of some states."""
+    """Count the runs of some sessions by kind and states."""
     counted = f"SELECT count(*) FROM runs WHERE session_key = ? AND kind = ? AND state IN ({marks(states)})"
     found = (required(tx.one(counted, key, kind.value, *[state.value for state in states])) for key in keys)
     return sum(count for (count,) in found)
@@ -432,13 +431,13 @@ def counts(tx: Tx) -> dict[str, int]:
     return dict(rows)
 
 
-# Who asked for a run: the session that it is on, or the one whose send or spawn started it.
+# Owners of a run: its session, or the session whose send or spawn started it.
 
 
 def is_own(tx: Tx, run_id: str, key: str) -> bool:
-    """Whether a run is a session's own; False for one that does not exist.
+    """Whether a run belongs to a session; False if it does not exist.
 
-    Of a flow that the session started only the first run is; turns and announces of the other side are not.
+    Of a flow that the session started, only the first run does, not the turns and announces of the other side.
     """
     row = tx.one(
         "SELECT 1 FROM runs r WHERE r.id = ? AND (r.session_key = ? "

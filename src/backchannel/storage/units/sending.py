@@ -1,4 +1,4 @@
-"""Sending: the parts of a delivery are claimed, sent and settled, one commit each."""
+"""Parts of deliveries: claimed, sent and settled, one commit each."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from backchannel.storage.units.chats import ChatPlace
 
 
 def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
-    """Mark the next part of a lane as being sent, unless it waits for its time or another is on its way.
+    """Mark the next part of a lane as being sent, unless it must wait or another is being sent.
 
-    A delivery whose turn comes first is judged by its real destination, and split for it. Those for webchat are settled
+    A delivery that becomes the first is checked for its real destination, and split for it. One for webchat is settled
     here.
     """
     if lane.channel != WEBCHAT.channel and (to := chats.moved_to(tx, _chat(lane))) is not None:
@@ -48,7 +48,7 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
             before = drafts.claimed(tx, head)
             claimed = _begin(tx, head, before)
             if lane.channel == WEBCHAT.channel:
-                # The message is in the transcript, and this commit becomes a `chat` event: nothing else is to be sent.
+                # The message is in the transcript, and this commit becomes a `chat` event: nothing else is sent.
                 _write(tx, claimed.part, PartAttempted(state=DeliveryState.SENT))
             elif (doubt := before.doubt(claimed.part.text)) is not None:
                 _write(tx, claimed.part, PartAttempted(state=DeliveryState.UNCERTAIN, error=doubt))
@@ -96,7 +96,7 @@ def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
 
 
 def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool) -> Delivery:
-    """Write the outcome of an attempt; one that is no longer the part's latest changes nothing."""
+    """Write the outcome of an attempt. An attempt that is not the part's latest changes nothing."""
     row = tx.one(f"{DELIVERY_PARTS.select} WHERE delivery_id = ? AND n = ?", claimed.delivery_id, claimed.n)
     part = None if row is None else DELIVERY_PARTS.read(row)
     if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
@@ -122,9 +122,9 @@ def _chat(lane: DeliveryLane) -> ChatPlace:
 
 
 def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
-    """Put all that stands in line for a chat at the end of the line of the id that it has now, in its order.
+    """Move the queue of a chat behind that of its new id, in order.
 
-    Message ids are those of the old chat: nothing is quoted or edited in the new one, and a draft stays behind.
+    Message ids belong to the old chat: nothing is quoted or edited in the new one, and a draft stays behind.
     """
     moved_on = lines.take_places_of(tx, lane._replace(to=to), lane)
     where, values = lines.in_lane(lane)
@@ -167,7 +167,7 @@ def _write(tx: Tx, part: Part, made: PartAttempted) -> Delivery:
     )
 
 
-# What was being sent when its process ended.
+# Parts whose process ended while they were being sent.
 _IS_LEFT = f"state = 'sending' AND NOT EXISTS ({ALIVE} AND number = deliveries.sender)"
 
 
@@ -180,7 +180,7 @@ def any_sending(tx: Tx) -> bool:
 
 
 def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
-    """Decide on every part that was being sent when its process ended."""
+    """Decide on every part whose process ended while it was being sent."""
     rows = tx.all(f"SELECT id, channel FROM deliveries WHERE {_IS_LEFT} ORDER BY id")
     for delivery_id, channel in rows:
         for part in deliveries.parts_of(tx, delivery_id):
@@ -191,7 +191,7 @@ def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
 
 
 def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
-    """Name the lanes that have something to send, now or later."""
+    """List the lanes with something to send, now or later."""
     rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id FROM deliveries WHERE {lines.IN_LINE}")
     return [DeliveryLane(*row) for row in rows]
 
@@ -203,13 +203,13 @@ WAITING = f"SELECT 1 {_WAITING}"
 
 
 def lanes_left(tx: Tx, since_ms: int) -> list[DeliveryLane]:
-    """Name the lanes in which something has stood for so long that nobody may be about to send it."""
+    """List the lanes with something so old that maybe no process will send it."""
     rows = tx.all(f"SELECT DISTINCT channel, account_id, target, thread_id {_WAITING}", tx.now, tx.now - since_ms)
     return [DeliveryLane(*row) for row in rows]
 
 
 def lanes_due(tx: Tx) -> list[DeliveryLane]:
-    """Name the lanes whose retry has come."""
+    """List the lanes whose retry is due."""
     rows = tx.all(
         "SELECT channel, account_id, target, thread_id FROM deliveries "
         "WHERE due_at IS NOT NULL AND due_at <= ? ORDER BY due_at",
@@ -219,6 +219,6 @@ def lanes_due(tx: Tx) -> list[DeliveryLane]:
 
 
 def next_due(tx: Tx) -> int | None:
-    """Tell when the next retry is due, after those that are."""
+    """Return when the next retry comes that is not due yet."""
     row = tx.one("SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL AND due_at > ?", tx.now)
     return None if row is None else row[0]

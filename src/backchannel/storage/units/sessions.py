@@ -1,4 +1,4 @@
-"""Sessions: made by a first message, patched, reset, archived, listed and looked up."""
+"""Sessions: created, changed, reset, archived, listed and found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from backchannel.storage.tx import Tx, assignments, filters, marks, required
 from backchannel.storage.units import idempotency
 
 FIRST_RUN = "(SELECT min(position) FROM runs WHERE session_key = sessions.key)"
-"""Tells sessions apart that were made in the same millisecond: runs are counted as they are accepted."""
+"""Orders sessions of the same millisecond: runs are numbered as they are accepted."""
 
 
 def find(tx: Tx, key: str) -> Session | None:
@@ -37,7 +37,7 @@ def find(tx: Tx, key: str) -> Session | None:
 
 
 def need(tx: Tx, key: str, expected_session_id: str | None = None) -> Session:
-    """Load a session that must be there and not be archived.
+    """Load a session that must exist and not be archived.
 
     Raises:
         SessionIdReplaced: it has another transcript than the one expected, or none.
@@ -52,7 +52,7 @@ def need(tx: Tx, key: str, expected_session_id: str | None = None) -> Session:
 
 
 def ensure(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> Session:
-    """Load a session to write to, making it if it is new, and starting it afresh if it was archived.
+    """Load a session to write to. A missing one is created, an archived one starts again.
 
     Raises:
         SessionIdReplaced: it has another transcript than the one expected, or none.
@@ -63,7 +63,7 @@ def ensure(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> S
 
 
 def ensure_found(tx: Tx, key: SessionKey, session: Session | None) -> Session:
-    """Do what `ensure` does, for a caller that has looked the session up already."""
+    """Do the same as `ensure`, for a session that is loaded already."""
     if session is None:
         return _create(tx, key, tx.scheme.kind(key))
     check_kept(session)
@@ -71,15 +71,15 @@ def ensure_found(tx: Tx, key: SessionKey, session: Session | None) -> Session:
 
 
 def check_kept(session: Session) -> None:
-    """Refuse to write to a session that is archived as soon as its active run has ended."""
+    """Refuse to write to a session that is being deleted."""
     if session.deleting:
         raise Unavailable(f"session {session.key!r} is being deleted: try again in a moment", sessionKey=session.key)
 
 
 def of_flow(tx: Tx, key: SessionKey) -> Session:
-    """Load a session that takes part in a flow, archived or not.
+    """Load a session of a flow, archived or not.
 
-    One that does not exist is the main session of its agent, which may send before its first message: it is created
+    If it does not exist, it is the main session of its agent, which may send before its first message. It is created
     here.
     """
     return find(tx, str(key)) or _create(tx, key, Kind.MAIN)
@@ -127,10 +127,10 @@ def _end_transcript(tx: Tx, session_id: str, reason: str, at: int) -> None:
 
 
 def check_current(tx: Tx, key: str, session: Session | None, expected: str | None) -> None:
-    """Refuse a caller that named a session by its id, or saw it with one, when that is not its id now.
+    """Refuse a caller whose session id is not the session's id any more.
 
-    Every unit that such a caller may reach asks this about the session as the unit itself has found it: between
-    a look-up before the unit and the unit, the session can be deleted and another made under its key.
+    Every unit for such a caller checks this on the session that the unit itself has loaded. Between an earlier look-up
+    and the unit, the session can be deleted and created again.
     """
     if expected is None:
         return
@@ -156,7 +156,7 @@ def make(
     idempotency_key: str | None = None,
     digest: str | None = None,
 ) -> None:
-    """Make a session, once for each idempotency key; what became of it since stays as it is.
+    """Create a session, once for each idempotency key. A repetition changes nothing.
 
     Raises:
         IdempotencyConflict, LabelInUse, ScopeMissing, SessionIdReplaced
@@ -169,7 +169,7 @@ def make(
 
 
 def make_now(tx: Tx, key: SessionKey, making: NewSession, expected_session_id: str | None = None) -> Session:
-    """Make a session, or change one that is there as far as its maker may.
+    """Create a session, or change an existing one as far as its maker may.
 
     Raises:
         LabelInUse, ScopeMissing, SessionIdReplaced
@@ -181,7 +181,7 @@ def make_now(tx: Tx, key: SessionKey, making: NewSession, expected_session_id: s
 
 
 def patch(tx: Tx, key: SessionKey, change: SessionPatch, *, expected_session_id: str | None = None) -> Session:
-    """Change a session's settings, making it if it is new.
+    """Change a session's settings, creating it if it is new.
 
     Raises:
         LabelInUse, SessionIdReplaced
@@ -213,7 +213,7 @@ def _check_label_is_free(tx: Tx, session: Session, label: str) -> None:
 
 
 def reset(tx: Tx, key: str) -> Session:
-    """Start a new transcript under the same key; the active run is asked to stop and ends in the old one."""
+    """Start a new transcript under the same key. The active run is asked to stop, and ends in the old one."""
     session = need(tx, key)
     check_kept(session)
     _end_transcript(tx, session.session_id, "reset", tx.now)
@@ -230,7 +230,7 @@ def reset(tx: Tx, key: str) -> Session:
 
 
 def check_deletable(tx: Tx, key: SessionKey, expected_session_id: str | None = None) -> None:
-    """Refuse to delete a main session, or one that is not there, or not the one expected."""
+    """Refuse to delete a main session, a missing one, or another than the one expected."""
     need(tx, str(key), expected_session_id)
     if tx.scheme.is_main(key):
         shown = tx.scheme.shown(str(key))
@@ -241,13 +241,13 @@ def check_deletable(tx: Tx, key: SessionKey, expected_session_id: str | None = N
 
 
 def archive_when_idle(tx: Tx, session: Session) -> None:
-    """Archive a session that is being deleted, once none of its runs is left; each that ends looks again."""
+    """Archive a session that is being deleted, once it has no run left. Each run that ends calls this again."""
     if session.deleting and session.status is SessionStatus.IDLE and not session.flushing:
         archive(tx, session)
 
 
 def archive(tx: Tx, session: Session, *, as_of: int | None = None) -> None:
-    """Take a session out of the lists and close its transcript for good; `as_of` is the time in its file's name."""
+    """Archive a session, and close its transcript for good; `as_of` is the time in the file's name."""
     at = tx.now if as_of is None else as_of
     _end_transcript(tx, session.session_id, "deleted", at)
     _take_back_grants(tx, session.key)
@@ -258,12 +258,12 @@ def archive(tx: Tx, session: Session, *, as_of: int | None = None) -> None:
 
 
 def _take_back_grants(tx: Tx, key: str) -> None:
-    """Forget which tools an owner has allowed for good: that was said of the conversation which ends here."""
+    """Forget the tools that an owner has always allowed: the grant was for the conversation that ends."""
     tx.run("DELETE FROM approval_grants WHERE session_key = ?", key)
 
 
 def required_session(tx: Tx, key: str) -> Session:
-    """Load a session that rows point to, archived or not."""
+    """Load a session that rows name, archived or not."""
     return SESSIONS.read(required(tx.one(f"{SESSIONS.select} WHERE key = ?", key)))
 
 
@@ -273,7 +273,7 @@ def counts(tx: Tx) -> dict[str, int]:
 
 
 def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:
-    """Change columns of a session, and load it as it is then."""
+    """Change columns of a session, and return it as it is then."""
     return SESSIONS.read(
         required(tx.one(f"UPDATE sessions SET {sets} WHERE key = ? {SESSIONS.returning}", *values, key))
     )
@@ -285,7 +285,7 @@ def by_id(tx: Tx, session_id: str) -> SessionIdEntry | None:
 
 
 def transcripts_after(tx: Tx, after: str, limit: int) -> list[SessionIdEntry]:
-    """List all transcripts that have messages, those of ended sessions too, by their ids."""
+    """List all transcripts with messages by id, also those of ended sessions."""
     rows = tx.all(
         "SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id > ? AND next_seq > 0 "
         "AND coalesce(end_reason, '') <> 'importing' ORDER BY session_id LIMIT ?",
@@ -307,7 +307,7 @@ def page(tx: Tx, wanted: SessionFilter, *, after: Page | None, limit: int, offse
     """List sessions, newest first."""
     where, values = _conditions(wanted)
     if after is not None:
-        # Written so that the index is entered at this row: with a plain OR it would be scanned from the newest.
+        # In this form the index is entered at this row. A plain OR would scan it from the newest.
         where += " AND updated_at <= ? AND (updated_at < ? OR key > ?)"
         values += [after.updated_at, after.updated_at, after.key]
     if wanted.visible is not None and not wanted.visible.everything:
@@ -324,7 +324,7 @@ _EITHER: list[tuple[str, tuple[Any, ...]]] = [("archived_at IS NULL", ()), ("arc
 
 
 def _visible(scope: VisibleScope) -> list[tuple[str, tuple[Any, ...]]]:
-    """Name the branches of what a caller sees."""
+    """List the conditions under which a caller sees a session."""
     branches: list[tuple[str, tuple[Any, ...]]] = [("key = ?", (scope.key,))]
     if scope.spawned_by is not None:
         branches.append(("spawned_by = ?", (scope.spawned_by,)))
@@ -334,7 +334,7 @@ def _visible(scope: VisibleScope) -> list[tuple[str, tuple[Any, ...]]]:
 def _among(
     branches: list[tuple[str, tuple[Any, ...]]], where: str, values: list[Any], limit: int
 ) -> tuple[str, list[Any]]:
-    """Narrow a list to the newest of each branch, found by the branch's own index."""
+    """Narrow a list to the newest of each branch; each branch has its own index."""
     newest = " UNION ".join(
         f"SELECT key FROM (SELECT key FROM sessions WHERE {branch} AND {where} "
         "ORDER BY updated_at DESC, key LIMIT ?) AS newest"
@@ -371,13 +371,13 @@ def _escape_like(text: str) -> str:
 
 
 def child_keys(tx: Tx, key: str) -> list[str]:
-    """Name the sessions that one has spawned, oldest first, archived ones included: there may be thousands."""
+    """List the sessions that a session has spawned, oldest first, archived ones too. There may be thousands."""
     rows = tx.all(f"SELECT key FROM sessions WHERE spawned_by = ? ORDER BY created_at, {FIRST_RUN}, key", key)
     return [child for (child,) in rows]
 
 
 def agents_with_sessions(tx: Tx) -> list[str]:
-    """Name every agent that has a session, by jumping from one to the next in the index."""
+    """List the agents that have a session: the query jumps from one to the next in the index."""
     rows = tx.all(
         "WITH RECURSIVE found(agent_id) AS ("
         "SELECT min(agent_id) FROM sessions WHERE archived_at IS NULL UNION ALL "
@@ -388,7 +388,7 @@ def agents_with_sessions(tx: Tx) -> list[str]:
 
 
 def exchanges_of(tx: Tx, key: str) -> list[tuple[str, str, int]]:
-    """List the open exchanges that a session takes part in: id, state, time of the last step."""
+    """List the open exchanges of a session: id, state, time of the last step."""
     rows = tx.all(
         "SELECT id, state, updated_at FROM exchanges WHERE requester_key = ? AND state <> 'done' "
         "UNION SELECT id, state, updated_at FROM exchanges WHERE target_key = ? AND state <> 'done' ORDER BY 3",
@@ -399,7 +399,7 @@ def exchanges_of(tx: Tx, key: str) -> list[tuple[str, str, int]]:
 
 
 def receipts_of(tx: Tx, key: str, since: int) -> list[tuple[str, str, int, str | None]]:
-    """List a session's deliveries that are open, or were settled since a time: id, state, time, error."""
+    """List a session's deliveries that are open or were settled since a time: id, state, time, error."""
     rows = tx.all(
         "SELECT id, state, updated_at, error FROM deliveries WHERE session_key = ? "
         "AND (state IN ('pending', 'sending', 'failed', 'uncertain') OR updated_at >= ?) ORDER BY number",

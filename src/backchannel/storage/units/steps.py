@@ -1,4 +1,4 @@
-"""Steps: each model reply and each tool result is committed before the next begins."""
+"""Steps of a run: each reply and each tool result is one commit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from backchannel.wire.timeline import RunEventKind
 
 
 class StepCommitted(msgspec.Struct, frozen=True):
-    """The run after a step, and the calls its reply asks for; none means that the run has ended ok."""
+    """The run after a step, and the calls that its reply asks for. Without calls the run has ended ok."""
 
     run: Run
     calls: list[ToolCall]
 
 
 def commit_reply(tx: Tx, fence: Fence, step: Step) -> StepCommitted:
-    """Write a model's reply. One without tool calls is the last: the run ends in the same commit."""
+    """Write a model's reply. A reply without tool calls is the last, and ends the run in the same commit."""
     run = runs.unstopped(tx, fence)
     if step.leaves_calls:
         close_open(tx, run, Outcome(state=RunState.OK))
@@ -69,9 +69,9 @@ def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
 
 
 def _used(run: Run, step: Step) -> Assignments:
-    """Say what a step changes in its session's row."""
+    """List the changes of a session by a step."""
     usage, session_id = step.usage, run.session_id
-    # How full the window is belongs to the transcript that the call was made for, which a reset may have replaced.
+    # The fill of the window belongs to the call's transcript, which a reset may have replaced.
     return Assignments(
         "tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
         "cost = coalesce(cost + ?, cost, ?), "
@@ -93,18 +93,18 @@ def _used(run: Run, step: Step) -> Assignments:
 
 
 def note_retry(tx: Tx, fence: Fence, why: str, wait_ms: int) -> None:
-    """Write down that a model failed and is asked again after a pause; nothing else is kept of the attempt."""
+    """Record that a model failed and is asked again after a pause."""
     run_events.add(tx, runs.owned(tx, fence), RunEventKind.RETRY, until_at=tx.now + wait_ms, why=why)
 
 
 def start_call(tx: Tx, fence: Fence, call_id: str) -> None:
-    """Mark a call before it begins: after a crash its effect is unknown, and it is not repeated."""
+    """Mark a call before it begins. After a crash its effect is unknown, so it is not repeated."""
     runs.unstopped(tx, fence)
     mark_started(tx, call_id)
 
 
 def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
-    """Write a tool's result; a call that has one already keeps it."""
+    """Write a tool's result, unless the call has one."""
     run = runs.unstopped(tx, fence)
     call = find_call(tx, result.tool_call_id or "")
     if call is None or call.state is CallState.DONE:
@@ -117,7 +117,7 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
 
 
 def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
-    """Record a function agent's call, or return what is recorded of it already."""
+    """Record a function agent's call, or return the recorded one."""
     runs.unstopped(tx, fence)
     known = find_call(tx, call.id)
     if known is None:
@@ -129,8 +129,8 @@ def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
 def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str, ran_ms: int) -> None:
     """Write the result of a function agent's call.
 
-    `recorded` is what the call gives again when the function is run again. A call that is in the transcript already,
-    because its run had ended and was retried, stays there as it is.
+    `recorded` is the value for the function when it runs again. A call that is in the transcript already, because its
+    ended run was retried, stays as it is.
     """
     run = runs.unstopped(tx, fence)
     call_id = result.tool_call_id or ""
@@ -144,10 +144,10 @@ def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str,
 
 
 def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int) -> Run:
-    """End a run that its holder works on; with `tells_failure`, whoever was owed an answer is told in the same commit.
+    """End a run for its holder. With `tells_failures`, a person who waits for an answer is told in the same commit.
 
-    `reply` is what step `at_step` had written when it was stopped; if that step was committed after all, the whole
-    of it is in the transcript already.
+    `reply` is the unfinished text of step `at_step`. If that step was committed after all, its whole text is in the
+    transcript.
     """
     run = runs.owned(tx, fence)
     if run.abort_requested:
@@ -192,7 +192,7 @@ def insert_call(tx: Tx, call: ToolCall) -> None:
 
 
 def open_calls(tx: Tx, run_id: str) -> list[ToolCall]:
-    """List a run's calls that have no result yet, in order."""
+    """List a run's open calls, in order."""
     rows = tx.all(
         f"SELECT {TOOL_CALLS.fields}, {_IS_ASKED} FROM tool_calls WHERE run_id = ? AND state <> 'done' "
         "ORDER BY step, position",
@@ -212,9 +212,9 @@ def mark_done(tx: Tx, call_id: str, result: str | None = None) -> None:
 
 
 def close_open(tx: Tx, run: Run, outcome: Outcome | None) -> None:
-    """Give every call that is still open an error result: the run ends, or leaves its lane without an outcome.
+    """Give every open call an error result: the run ends, or leaves its lane.
 
-    No call may stay unanswered, for others write to the transcript now.
+    No call may stay open, because others write to the transcript now.
     """
     how = "was interrupted too often" if outcome is None else f"ended ({outcome.state})"
     for call in open_calls(tx, run.id):
@@ -230,9 +230,9 @@ def close_open(tx: Tx, run: Run, outcome: Outcome | None) -> None:
 
 
 def _how_far(tx: Tx, call: ToolCall) -> str:
-    """Describe how far an open call came, so that the model does not repeat what was done.
+    """Describe how far an open call came, so that the model does not repeat it.
 
-    A session tool is never marked as started: what it has set going is found by the id of the call.
+    A session tool is never marked as started: its exchange or spawn is found by the call's id.
     """
     if call.state is CallState.STARTED:
         return "its effect is unknown"
@@ -243,9 +243,9 @@ _NOT_DONE = "it was not carried out"
 
 
 def _close_function_call(tx: Tx, run: Run, call: ToolCall, result: Message, *, leaves_trace: bool) -> None:
-    """Close a call of a function; one that was not started is removed.
+    """Close a function's call. A call that was not started is removed.
 
-    So is one of a session tool when the run only leaves its lane: the function asks again, and finds what it has sent.
+    So is a session tool's call when the run only leaves its lane: the function asks again, and finds what it has sent.
     """
     if call.state is CallState.STARTED or leaves_trace:
         mark_done(tx, call.id)
@@ -255,10 +255,10 @@ def _close_function_call(tx: Tx, run: Run, call: ToolCall, result: Message, *, l
 
 
 def append_function_call(tx: Tx, run: Run, call: ToolCall, result: Message) -> None:
-    """Write a function agent's call with its result, as a model's stand there: a call that is open is not yet there.
+    """Write a function agent's call and its result, in the form of a model's.
 
-    A function may make several calls at once. Each enters the transcript as it is answered, so that nothing ever stands
-    between a call and its result.
+    A function may make several calls at once. Each enters the transcript when it is answered, so nothing comes between
+    a call and its result.
     """
     asked = Message(
         id=new_id(),
@@ -273,7 +273,7 @@ def append_function_call(tx: Tx, run: Run, call: ToolCall, result: Message) -> N
 
 
 def result_message(run: Run, call: ToolCall, text: str, now: int) -> Message:
-    """Make the error result of a call that did not give one itself."""
+    """Build the error result of a call that has none."""
     return Message(
         id=new_id(),
         role=Role.TOOL_RESULT,

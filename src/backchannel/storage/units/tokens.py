@@ -1,4 +1,4 @@
-"""Access tokens: only their hashes are kept."""
+"""Access tokens, stored as hashes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def all_tokens(tx: Tx) -> list[TokenRow]:
 
 
 def by_digest(tx: Tx, digest: str) -> TokenRow | None:
-    """Find a token that still counts by its hash."""
+    """Find a valid token by its hash."""
     row = tx.one(f"{TOKENS.select} WHERE digest = ? AND revoked_at IS NULL", digest)
     return None if row is None else _token(row)
 
 
 def revoke(tx: Tx, token_id: str) -> bool:
-    """End a token and the device tokens that were made from it, or one of those; returns whether it counted."""
+    """Revoke a token and its device tokens, or one device token; returns whether it was valid."""
     ended = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL RETURNING id"
     if tx.one(ended, tx.now, token_id) is None:
         return devices.revoke(tx, token_id)

@@ -1,6 +1,6 @@
-"""Lists of exchanges, and the map of which sessions talked to which.
+"""Lists of exchanges, and the map of sessions that talk.
 
-Only reads. Each query enters an index and stops at a limit, so that a list costs the same however long the history is.
+Each query uses an index and stops at a limit, so that a list costs the same for any history.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backchannel.storage.units import sessions
 from backchannel.storage.units.flows import exchanges
 
 MOST_FLOWS = 5000
-"""How many exchanges, and how many spawns, the map counts at most; the newest are counted."""
+"""The most exchanges, and the most spawns, that the map counts, newest first."""
 
 
 def page(
@@ -30,9 +30,9 @@ def page(
     after: ExchangePlace | None = None,
     limit: int,
 ) -> list[ExchangeRecord]:
-    """List exchanges, newest first, from behind `after` on.
+    """List exchanges after `after`, newest first.
 
-    With a `session_key` only those in which it is the requester or the target; with `states` only those in one of them.
+    A `session_key` selects those of a requester or target; `states` those in one of these states.
     """
     where, values = "1 = 1", []
     if after is not None:
@@ -47,9 +47,9 @@ def page(
 
 
 def _newest(tx: Tx, key: str | None, where: str, values: list[Any], limit: int) -> list[tuple[Any, ...]]:
-    """Find the newest ids that match.
+    """Find the newest matching ids.
 
-    For one session it is two queries, one for each role, since no single index covers both columns.
+    A session needs two queries, one a role: no index covers both columns.
     """
     if key is None:
         newest = f"SELECT id, created_at FROM exchanges WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?"
@@ -64,9 +64,9 @@ def _newest(tx: Tx, key: str | None, where: str, values: list[Any], limit: int) 
 
 
 def talk_map(tx: Tx, since: int) -> TalkMap:
-    """Count the sends, spawns and replies between each two sessions since a time, with the sessions themselves.
+    """Count the sends, spawns and replies between sessions since a time; also loads the sessions.
 
-    The map says when there were more than it counts (`MOST_FLOWS`).
+    The map says if there were more than it counts (`MOST_FLOWS`).
     """
     (count,) = required(
         tx.one(
@@ -83,7 +83,7 @@ def talk_map(tx: Tx, since: int) -> TalkMap:
 
 
 def _sends(tx: Tx, since: int) -> list[Talk]:
-    """Count exchanges by requester and target. A reply is a run of the target that said more than a control word."""
+    """Count exchanges by requester and target. A reply is a run of the target with more than a control word."""
     silent = ", ".join(f"'{word}'" for word in CONTROL_WORDS)
     rows = tx.all(
         "SELECT e.requester_key, e.target_key, count(DISTINCT e.id), max(e.updated_at), sum(r.cost), "
@@ -132,7 +132,7 @@ def _spawns(tx: Tx, since: int) -> tuple[list[Talk], bool]:
 
 
 def _joined(talks: Sequence[Talk]) -> list[Talk]:
-    """Add up what has the same requester and target; the newest comes first."""
+    """Add up talks with the same requester and target, newest first."""
     joined: dict[tuple[str | None, str], Talk] = {}
     for talk in talks:
         pair = (talk.requester, talk.target)

@@ -1,4 +1,4 @@
-"""Reading everything there is, a little at a time: sessions by their keys, transcripts by their size."""
+"""Exports: all sessions and transcripts, read in parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTED = (
 def listed_after(
     tx: Tx, after: str, limit: int, *, agent_id: str | None = None, keys: Sequence[str] | None = None
 ) -> list[ExportListed]:
-    """List sessions by their keys, so that those of an agent come together, archived ones included."""
+    """List sessions by key, archived ones too. Those of an agent come together."""
     where, values = "sessions.key > ?", [after]
     if agent_id is not None:
         where += " AND sessions.key > ? AND sessions.key < ?"
@@ -33,7 +33,7 @@ def listed_after(
 
 
 def read(tx: Tx, session_id: str, place: ExportPlace, until: int, size: int) -> Passage:
-    """Read messages from a place on, up to `size` characters of them; a longer one comes in parts of that size."""
+    """Read up to `size` characters of messages from a place; a longer message comes in parts."""
     if place.seq >= until:
         return Passage()
     count = 0 if place.offset else min(_fitting(tx, session_id, place.seq, size), until - place.seq)
@@ -65,7 +65,7 @@ def _before(until: int, seq: int) -> ExportPlace | None:
 
 
 def lines(tx: Tx, session_id: str) -> Iterator[str]:
-    """Read a transcript from its beginning, about a megabyte at a time, or one message that is larger."""
+    """Read a transcript from its beginning, about a megabyte at a time."""
     place = 0
     while rows := messages.read_from(tx, session_id, place, max(_fitting(tx, session_id, place, PAGE_SIZE), 1)):
         yield from (body for _, body in rows)
@@ -73,7 +73,7 @@ def lines(tx: Tx, session_id: str) -> Iterator[str]:
 
 
 def _fitting(tx: Tx, session_id: str, place: int, size: int) -> int:
-    """Tell how many messages from a place on have no more than this together."""
+    """Count the messages from a place that fit into a size."""
     sizes = tx.all(
         "SELECT length(body) FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
         session_id,
@@ -89,5 +89,5 @@ def _fitting(tx: Tx, session_id: str, place: int, size: int) -> int:
 
 
 def transcript_bytes(tx: Tx, session_id: str) -> int:
-    """Tell how large a transcript's file is when nothing is missing in it."""
+    """Return the size of a transcript's complete file."""
     return sum(len(line.encode()) + 1 for line in lines(tx, session_id))

@@ -1,4 +1,4 @@
-"""Families: a session, the sub-agents that it started, and what they have used together."""
+"""Families: a session, its sub-agents, and their usage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import runs, sessions
 
 ARCHIVED_SHOWN = 100
-"""How many archived children of a session a list of trees has."""
+"""The most archived children of a session in a list of trees."""
 
 
 def family(tx: Tx, key: str, limit: int) -> Family:
@@ -44,15 +44,15 @@ def story(tx: Tx, child_key: str) -> SpawnRecord | None:
 
 
 def branch(tx: Tx, key: str, limit: int) -> Relatives:
-    """Load a session with all that descends from it, the nearest first."""
+    """Load a session with all its descendants, the nearest first."""
     found = {key: sessions.required_session(tx, key)}
     return _relatives(tx, found, is_cut=_descend(tx, found, limit))
 
 
 def newest_trees(tx: Tx, agent_id: str | None, limit: int) -> Relatives:
-    """Load the newest sessions, with those that spawned them and the archived ones that they spawned.
+    """Load the newest sessions, with their ancestors and their archived children.
 
-    Those of one agent come with all that they have spawned, and without those that spawned them.
+    Those of one agent come with all descendants, and without ancestors.
     """
     page = sessions.page(tx, SessionFilter(agent_id=agent_id), after=None, limit=limit + 1)
     found = {session.key: session for session in page[:limit]}
@@ -67,7 +67,7 @@ def newest_trees(tx: Tx, agent_id: str | None, limit: int) -> Relatives:
 
 
 def _descend(tx: Tx, found: dict[str, Session], limit: int) -> bool:
-    """Add all that descends from the sessions found, up to a number of all; also says whether there may be more."""
+    """Add the descendants of the sessions found, up to a limit; returns whether there may be more."""
     order = list(found)
     for key in order:
         if len(found) >= limit:
@@ -112,7 +112,7 @@ def _relatives(tx: Tx, found: dict[str, Session], *, is_cut: bool) -> Relatives:
 
 
 def _started_at(member: Relative) -> float:
-    """When a sub-agent began; one that waits still is the newest."""
+    """Return when a sub-agent began. One that still waits is the newest."""
     return (member.story.run.started_at if member.story else None) or inf
 
 
@@ -140,7 +140,7 @@ def _sum(usages: list[Usage]) -> Usage:
 def _usage(tx: Tx, key: str) -> Usage:
     tokens_in, tokens_out, cost = required(
         tx.one(
-            # UNION, not UNION ALL: a circle, which only a damaged row can make, ends where it began.
+            # UNION, not UNION ALL: a circle, made by a damaged row, ends where it began.
             "WITH RECURSIVE tree(key, tokens_in, tokens_out, cost) AS ("
             "SELECT key, tokens_in, tokens_out, cost FROM sessions WHERE key = ? UNION "
             "SELECT s.key, s.tokens_in, s.tokens_out, s.cost FROM sessions s JOIN tree t ON s.spawned_by = t.key) "

@@ -1,4 +1,4 @@
-"""Looking up ids by their beginning: a range of their index, however many there are."""
+"""Ids found by their beginning, as a range of an index."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _CURRENT_IDS = "SELECT session_id FROM session_ids WHERE end_reason IS NULL AND 
 _ARCHIVED_IDS = "SELECT session_id FROM session_ids WHERE end_reason = 'deleted' AND session_id"
 _KEYS = "SELECT key FROM sessions WHERE key"
 _BEFORE_UUID = ("", "subagent:", "dashboard:")
-"""What may stand between the agent and the UUID that a key ends with; the last is in what OpenClaw has made."""
+"""The texts between the agent and the UUID at the end of a key. The last one is OpenClaw's."""
 _UUID_PARTS = (8, 4, 4, 4, 12)
 _UNUSUAL = re.compile("[%_!]")
 _LAST = "\U0010ffff"
 
 
 def matching(tx: Tx, kind: IdKind, written: WrittenId, limit: int = MOST_SHOWN + 1) -> list[str]:
-    """Return the id itself if it exists, else ids that match what was written: enough to see if there are several.
+    """Return the id itself if it exists, else enough matching ids to see if there are several.
 
-    An archived session is found where no other matches: what names a current one keeps naming it.
+    An archived session is found only if no other matches, so that ids of current ones stay valid.
     """
     select = _PLACES.get(kind) or (_KEYS if ":" in written.head else _CURRENT_IDS)
     found = _fitting(tx, select, written, limit)
@@ -59,7 +59,7 @@ def _fitting(tx: Tx, select: str, written: WrittenId, limit: int) -> list[str]:
 
 
 def _children(tx: Tx, head: str) -> list[str]:
-    """Find sub-agents by the beginning of the last part of their key: a range of the index for each agent."""
+    """Find sub-agents by the beginning of their key's last part, a range of the index for each agent."""
     found: list[str] = []
     for agent_id in sessions.agents_with_sessions(tx):
         first = f"agent:{agent_id}:subagent:{head}"
@@ -69,7 +69,7 @@ def _children(tx: Tx, head: str) -> list[str]:
 
 
 def with_uuid(tx: Tx, beginning: str, agent_id: str | None, limit: int) -> list[str]:
-    """Find sessions by the beginning of the UUID that their key ends with, written with dashes or without."""
+    """Find sessions by the beginning of their key's UUID, with or without dashes."""
     found: dict[str, None] = {}
     for agent in sessions.agents_with_sessions(tx) if agent_id is None else [agent_id]:
         for before in _BEFORE_UUID:
@@ -81,6 +81,6 @@ def with_uuid(tx: Tx, beginning: str, agent_id: str | None, limit: int) -> list[
 
 
 def _dashed(digits: str) -> str:
-    """Put the dashes into the beginning of a UUID."""
+    """Add the dashes to the beginning of a UUID."""
     ends = list(accumulate(_UUID_PARTS))
     return "-".join(filter(None, (digits[end - size : end] for size, end in zip(_UUID_PARTS, ends, strict=True))))

@@ -1,4 +1,4 @@
-"""What operators are shown of sessions besides their rows: a page of the transcript, the runs that are not over."""
+"""Sessions as operators see them: transcript pages and live runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from backchannel.storage.tx import LIVE, Tx
 from backchannel.storage.units import inbox, messages, sessions
 
 MOST_LIVE = 50
-"""How many runs of a session are named; thousands may wait."""
+"""The most live runs that are listed of a session. Thousands may wait."""
 FIRST_AMONG = 16
-"""How far from its beginning a transcript is searched for what a person said first."""
+"""How many messages are searched for a person's first one."""
 
 
 def live_runs(tx: Tx, keys: Sequence[str]) -> dict[str, list[str]]:
-    """Name the runs of sessions that are not over, in their order."""
+    """List the live runs of sessions, in order."""
     return {key: _live_of(tx, key) for key in keys}
 
 
@@ -26,7 +26,7 @@ def _live_of(tx: Tx, key: str) -> list[str]:
 
 
 def session_seen(tx: Tx, key: str) -> tuple[Session, list[str]] | None:
-    """Load a session, with its runs that are not over."""
+    """Load a session with its live runs."""
     session = sessions.find(tx, key)
     return None if session is None else (session, [] if session.is_idle else _live_of(tx, key))
 
@@ -34,9 +34,9 @@ def session_seen(tx: Tx, key: str) -> tuple[Session, list[str]] | None:
 def opened(
     tx: Tx, session: Session, *, limit: int, before: str | None, after: str | None, most_pending: int
 ) -> OpenedSession:
-    """Read a page of a session's transcript, with what waits to enter it and its row: all as of one moment.
+    """Read a page of a transcript, the pending messages and the session's row, in one snapshot.
 
-    A transcript that another has followed under the same key has no row any more.
+    A transcript that was replaced has no row any more.
     """
     seen = session_seen(tx, session.key)
     return OpenedSession(

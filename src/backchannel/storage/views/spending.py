@@ -1,4 +1,4 @@
-"""What runs have used of models, by days and by sessions."""
+"""Spending: tokens and cost of runs, by day and by session."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from backchannel.storage.tx import Row, Tx, required
 from backchannel.storage.units import sessions
 
 _MOST = 100_000
-"""How many runs are looked at, the newest: no index finds them by their time, and one would cost every run."""
+"""The most runs that are read, newest first: no index finds runs by time, and one would slow every run."""
 _UNPRICED = "sum(CASE WHEN cost IS NULL AND tokens_in + tokens_out > 0 THEN 1 ELSE 0 END)"
 
 
 def look(tx: Tx, *, since: int, until: int, agent_id: str | None = None, most: int = _MOST) -> SpendingByDay:
-    """Add up what the runs used that were accepted in a time, of one agent or of all, by days of UTC."""
+    """Add up the usage of runs accepted in a time, by days of UTC."""
     where, values, is_part = _within(tx, since, until, agent_id, most)
     rows = tx.all(
         f"SELECT accepted_at / {DAY_MS}, sum(tokens_in), sum(tokens_out), sum(coalesce(cost, 0)), {_UNPRICED} "
@@ -36,7 +36,7 @@ def look_by_session(
     limit: int,
     most: int = _MOST,
 ) -> tuple[UsedBySession, list[Session]]:
-    """Add up the same by sessions too; also loads the sessions that were used last, archived ones too."""
+    """Add up the same by session too; also loads the last used sessions, archived ones too."""
     where, values, is_part = _within(tx, since, until, agent_id, most)
     if session_key is not None:
         where, values = f"{where} AND session_key = ?", [*values, session_key]
@@ -54,7 +54,7 @@ def look_by_session(
 
 
 def _within(tx: Tx, since: int, until: int, agent_id: str | None, most: int) -> tuple[str, list[Any], bool]:
-    """Say which runs are looked at, and whether there were more in that time."""
+    """Select the runs to read; also returns whether there were more."""
     (newest,) = required(tx.one("SELECT max(position) FROM runs"))
     after = (newest or 0) - most
     where = "position > ? AND accepted_at >= ? AND accepted_at < ?"

@@ -1,6 +1,6 @@
-"""Reads all that is stored about one run, for its timeline; `wire/timeline.py` puts it in order.
+"""Everything stored about one run, for its timeline (`wire/timeline.py`).
 
-Each read has a limit, so that a run of any length is told in bounded time; a timeline that misses something says so.
+Each read has a limit, so that a run of any length takes bounded time. An incomplete timeline says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from backchannel.wire.timeline import CallFlow, RunStory, Timeline, build_timeli
 MOST_EVENTS = 500
 _MOST_CALLS = 1000
 _MOST_MESSAGES = 5000
-"""How many messages of a transcript are looked at, those of other runs included."""
+"""The most messages of a transcript that are read, those of other runs too."""
 _MOST_BYTES = 8 * 1024 * 1024
 _READ_AT_ONCE = 32
 _LAST = "\U0010ffff"
@@ -36,7 +36,7 @@ class RunTimeline(msgspec.Struct, frozen=True):
 
 
 def timeline(tx: Tx, run_id: str) -> RunTimeline:
-    """Tell what a run did, step by step.
+    """Load what a run did, step by step.
 
     Raises:
         RunNotFound: there is none of this id.
@@ -60,10 +60,10 @@ def timeline(tx: Tx, run_id: str) -> RunTimeline:
 
 
 def _messages(tx: Tx, run: Run) -> tuple[list[Message], bool]:
-    """Read a run's messages, beginning with the one it answers, and tell whether there may be more.
+    """Read a run's messages, from the one it answers; also returns whether there may be more.
 
-    Usually they follow each other in the transcript, and reading stops behind the last. Where the run was set aside or
-    retried, messages of other runs stand between them and are skipped.
+    Usually they are consecutive, and reading stops after the last. If the run was set aside or retried, messages of
+    other runs come between them and are skipped.
     """
     place = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", run.message_id, run.session_id)
     if place is None:
@@ -84,7 +84,7 @@ def _messages(tx: Tx, run: Run) -> tuple[list[Message], bool]:
 
 
 def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
-    """Yield stored messages from a place on, a few at a time: most runs need no more than the first few."""
+    """Yield stored messages from a place, a few at a time: most runs need no more."""
     while True:
         rows = tx.all(
             "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
@@ -98,7 +98,7 @@ def _lines(tx: Tx, session_id: str, seq: int) -> Iterator[str]:
         seq = rows[-1][0] + 1
 
 
-# A call's id begins with its run's id. So everything that a run's calls have started is one range of an index.
+# A call's id begins with its run's id, so the flows of a run's calls are one range of an index.
 
 
 def _calls(tx: Tx, run: Run) -> list[ToolCall]:
@@ -110,7 +110,7 @@ def _calls(tx: Tx, run: Run) -> list[ToolCall]:
 
 
 def _flows(tx: Tx, run: Run) -> dict[str, CallFlow]:
-    """Find, by call id, the exchange or spawn that each call has started, and the wait it is in."""
+    """Find the exchange or spawn of each call by its id, and its wait."""
     first, last = _range(run)
     flows: dict[str, CallFlow] = {}
     for call_id, id_, key, delivery_id in tx.all(

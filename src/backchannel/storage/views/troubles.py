@@ -11,7 +11,7 @@ _FAILED = "state IN ('error', 'timeout')"  # in the words of their index
 
 
 def look(tx: Tx, since: int) -> Troubles:
-    """Count what is wrong now, and the runs that failed since a time."""
+    """Count the problems of now, and the runs that failed since a time."""
     (runs_failed,) = required(tx.one(f"SELECT count(*) FROM runs WHERE {_FAILED} AND ended_at >= ?", since))
     aside = tx.one(f"SELECT count(*), min(resume_at) FROM runs WHERE {LIVE} AND resume_at IS NOT NULL")
     runs_set_aside, next_resume_at = required(aside)
@@ -27,7 +27,7 @@ def look(tx: Tx, since: int) -> Troubles:
 
 
 def delivery_counts(tx: Tx) -> dict[str, dict[str, int]]:
-    """Count what is to be sent over each channel, and what did not surely arrive, by state."""
+    """Count the open and failed deliveries of each channel, by state."""
     counts: dict[str, dict[str, int]] = {}
     for channel, state, count in tx.all(
         f"SELECT channel, state, count(*) FROM deliveries WHERE {_UNSETTLED} AND channel IS NOT NULL GROUP BY 1, 2"
@@ -37,7 +37,7 @@ def delivery_counts(tx: Tx) -> dict[str, dict[str, int]]:
 
 
 def unfinished(tx: Tx) -> UnfinishedWork:
-    """Count the runs that go on."""
+    """Count the unfinished runs."""
     rows = tx.all(
         "SELECT (SELECT f.id FROM sessions s JOIN function_agents f ON f.id = s.agent_id WHERE s.key = r.session_key), "
         "CASE WHEN resume_at IS NOT NULL THEN 'set_aside' WHEN state = 'running' THEN 'interrupted' ELSE 'queued' END, "

@@ -1,4 +1,4 @@
-"""Echoes: what other gateways tell of their commits, as facts that are read from the rows."""
+"""Echoes: commits of other gateways, as facts read from the rows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from backchannel.storage.units import approvals, chats
 from backchannel.storage.units.cluster import growing
 
 _LOOKED_BACK = 8
-"""How many messages of a session are looked at for the last one of a run."""
+"""How many messages of a session are searched for the last one of a run."""
 
 
 def facts_of(tx: Tx, words: Sequence[Word]) -> list[Fact]:
-    """Read the rows that words name, and tell of them in the order of the words."""
+    """Read the rows that words name; returns a fact for each, in order."""
     wanted: dict[str, list[str]] = {}
     for kind, ref in words:
         wanted.setdefault(kind, []).append(ref)
@@ -72,7 +72,7 @@ def _messages(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
 
 
 def _ends(tx: Tx, run_ids: Sequence[str]) -> Iterator[Fact]:
-    """Tell of runs that have ended, and before each the last that it wrote."""
+    """Give the ends of runs, each after the last message of the run."""
     for fact in _runs(tx, run_ids).values():
         if isinstance(fact, RunChanged) and fact.run.is_finished:
             yield from _last_message(tx, fact.run)
@@ -121,7 +121,7 @@ def _closed(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
 
 
 _TOLD: Mapping[str, Callable[[str], Fact]] = {"wanted": GrowthWanted, "lane": LaneFree, "timer": _timer}
-"""Words that say all there is to know."""
+"""Words that need no row."""
 _READ: Mapping[str, Callable[[Tx, Sequence[str]], Mapping[str, Fact]]] = {
     "run": _runs,
     "message": _messages,

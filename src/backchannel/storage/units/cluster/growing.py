@@ -1,7 +1,7 @@
-"""Replies that grow: what a run streams, in a row for as long as somebody on another gateway reads it.
+"""Growing replies: the text that a run streams, for readers on other gateways.
 
-A gateway with readers writes until when they want it; the one that works on the run writes what it has streamed. The
-table is not logged: what is lost with it is asked for, and written, again.
+A gateway with readers writes until when they want a text. The gateway that works on the run writes the text. The table
+is not logged: a lost row is asked for, and written, again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from backchannel.storage.tx import ALIVE, RUNNING, Tx, marks
 
 
 def want(tx: Tx, run_ids: Sequence[str], wanted_ms: int) -> list[GrowthWritten]:
-    """Ask for what runs stream, for a while from now on; returns what is there already."""
+    """Ask for the texts of runs, for a while; returns those that are there."""
     asked = tx.all(
         "INSERT INTO growing (run_id, wanted_until) "
         f"SELECT id, ? FROM runs WHERE id IN ({marks(run_ids)}) AND {RUNNING} "
@@ -29,7 +29,7 @@ def want(tx: Tx, run_ids: Sequence[str], wanted_ms: int) -> list[GrowthWritten]:
 
 
 def find(tx: Tx, run_ids: Sequence[str]) -> Mapping[str, GrowthWritten]:
-    """Read what runs have streamed; not what a process wrote that works on them no longer."""
+    """Read the streamed texts of runs, except those of a process that lost the run."""
     rows = tx.all(
         "SELECT g.run_id, r.step, g.body FROM growing g JOIN runs r ON r.id = g.run_id "
         f"WHERE g.run_id IN ({marks(run_ids)}) AND g.body IS NOT NULL AND g.fence = r.fence AND r.{RUNNING}",
@@ -39,7 +39,7 @@ def find(tx: Tx, run_ids: Sequence[str]) -> Mapping[str, GrowthWritten]:
 
 
 def write(tx: Tx, grown: Mapping[str, str]) -> list[str]:
-    """Write what runs have streamed; returns those that nobody wants any more."""
+    """Write the streamed texts of runs; returns the runs that nobody reads any more."""
     unwanted: list[str] = []
     for run_id, body in grown.items():
         changed = tx.one(
@@ -65,13 +65,13 @@ READ = "SELECT 1 FROM growing"
 
 
 def wanted(tx: Tx, run_ids: Sequence[str]) -> list[str]:
-    """Name those runs that somebody on another gateway reads."""
+    """List the runs that somebody on another gateway reads."""
     rows = tx.all(f"SELECT run_id FROM growing WHERE run_id IN ({marks(run_ids)})", *run_ids)
     return [run_id for (run_id,) in rows]
 
 
 def forget_unwanted(tx: Tx) -> None:
-    """Remove what processes that died have left."""
+    """Remove the rows of dead processes."""
     tx.run("DELETE FROM growing WHERE wanted_until < ?", tx.shared_now)
 
 

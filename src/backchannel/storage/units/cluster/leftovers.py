@@ -1,7 +1,7 @@
-"""Leftovers: whether other gateways have left anything to do, seen by one query.
+"""Leftovers: one query that shows if other gateways left work.
 
-It is asked once a second by each gateway, and mostly there is nothing. What there is, is then looked at by the queries
-that know it; so each condition here is that of the query that it stands for.
+Each gateway asks once a second, and mostly there is nothing. Otherwise the queries that know the work look at it. So
+each condition here is that of the query that it stands for.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from backchannel.storage.units.cluster import growing, members
 
 
 class Leftovers(NamedTuple):
-    """What there is to look at."""
+    """The kinds of work that were left."""
 
     functions: tuple[str, ...] = ()
-    """Agents that programs have brought as functions."""
+    """Agents that programs have registered as functions."""
     has_drafts: bool = False
     has_runs: bool = False
-    """Whether processes that have ended were at work on runs."""
+    """Whether ended processes held runs."""
     has_queue: bool = False
     """Whether a queued run could start."""
     has_parts: bool = False
-    """Whether processes that have ended were sending something."""
+    """Whether ended processes were sending something."""
     has_lanes: bool = False
-    """Whether something stands in line for a chat that nobody sends."""
+    """Whether a chat has a queue that nobody sends."""
     has_due: bool = False
     """Whether something is due."""
     has_readers: bool = False
-    """Whether somebody reads what a run of another gateway streams."""
+    """Whether somebody reads a run of another gateway."""
 
 
 def look(tx: Tx, since_ms: int) -> Leftovers:
-    """Look at all of it; a delivery is left when it has stood in line for `since_ms`."""
+    """Check all kinds. A delivery is left when it has waited for `since_ms`."""
     row = required(
         tx.one(
             f"SELECT (SELECT string_agg(id, ' ') FROM ({recovery.FUNCTIONS}) f), EXISTS ({drafts.DRAFTS_LEFT}), "

@@ -1,8 +1,8 @@
-"""Several gateways on one database: each is a row with a lease; when that has passed, the others take over.
+"""Members: the gateways of one database, each a row with a lease.
 
-A lease is for everything that a process holds: its runs have its number as their fence, what it sends has it as its
-sender, and its duties name it. A process whose row has ended commits nothing any more (the driver looks at the row at
-the beginning of each transaction), so a lease decides when others go on, and never whether something is done twice.
+When a lease ends, the others take over. A lease covers everything of a process: its runs have its number as fence, its
+sends as sender, its duties as holder. A process whose row has ended commits nothing: the driver reads the row at the
+start of each transaction. So a lease decides when others continue, and never whether something happens twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _IS_EXPIRED = "ended_at IS NULL AND coalesce(lease_until, 0) < ? AND number <> ?
 
 
 def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
-    """Register this process, and end those before it at the same place, and those whose lease has passed.
+    """Register this process. End earlier ones at the same place, and those with an expired lease.
 
-    Nobody else can be at work at a place: its folder is locked. A process that enters once more had stopped all its
-    work before: no crash is counted for its runs.
+    The folder of a place is locked, so no other process works there. A process that enters again had stopped all work:
+    no crash is counted for its runs.
     """
     if tx.number:
         tx.run("UPDATE processes SET ended_at = ? WHERE number = ? AND ended_at IS NULL", tx.now, tx.number)
@@ -49,9 +49,9 @@ def enter(tx: Tx, place: str, member: GatewayInfo, lease_ms: int) -> int:
 
 
 def renew(tx: Tx, agents: Sequence[str], duties: Sequence[str], lease_ms: int) -> LeaseRenewed:
-    """Renew this process's lease, and look whether there is anything to take over.
+    """Renew this process's lease, and check whether there is anything to take over.
 
-    It waits for no other unit, and changes nothing but its own row: it must succeed while a takeover stands.
+    It waits for no other unit and changes only its own row: it must succeed while a takeover is stuck.
 
     Raises:
         Unavailable: others have taken this process for dead.
@@ -73,7 +73,7 @@ def renew(tx: Tx, agents: Sequence[str], duties: Sequence[str], lease_ms: int) -
 
 
 def take_over(tx: Tx, duties: Sequence[str]) -> TakenOver:
-    """Take over from those whose lease has passed, and take the duties that nobody has."""
+    """Take over from processes with an expired lease, and take the free duties."""
     dead = _expired(tx)
     _end(tx, dead)
     for duty in duties:
@@ -108,15 +108,15 @@ STARTABLE = f"SELECT 1 {_STARTABLE}"
 
 
 def startable(tx: Tx, limit: int) -> list[str]:
-    """Name sessions that have a queued run and a free lane, the longest waiting first."""
+    """List sessions with a queued run and a free lane, the longest waiting first."""
     rows = tx.all(f"SELECT r.session_key, min(r.position) {_STARTABLE} GROUP BY 1 ORDER BY 2 LIMIT ?", limit)
     return [key for key, _ in rows]
 
 
 def _expired(tx: Tx) -> list[int]:
-    """List the processes whose lease has passed, and keep them from renewing it until this unit is over.
+    """List the processes with an expired lease, and lock their rows until this unit ends.
 
-    A lease is renewed beside this unit: the row decides who was first.
+    A renewal runs beside this unit: the row decides who was first.
     """
     rows = tx.all(
         f"UPDATE processes SET lease_until = 0 WHERE {_IS_EXPIRED} RETURNING number", tx.shared_now, tx.number

@@ -1,8 +1,8 @@
-"""Flows: the common steps of exchanges and spawns. Each step is part of the commit that caused it.
+"""Flows: the common steps of exchanges and spawns.
 
-`core/flows/exchange.py` and `core/flows/spawn.py` decide; this executes. A flow is a row whose body is its state.
-The unit that ends a run, a wait or a session advances the flow too. So "the run ended" and "the next run is queued"
-are one commit. `exchanges.py` and `spawns.py` have the rest of each kind.
+`core/flows/exchange.py` and `core/flows/spawn.py` decide; this executes. A flow is a row whose body is its state. The
+unit that ends a run, a wait or a session also advances the flow. So "the run ended" and "the next run is queued" are
+one commit. `exchanges.py` and `spawns.py` have the rest of each kind.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowKind(Generic[F, E, A]):
-    """One of the two flows: where its rows are, what moves it, and what it does besides queueing and stopping runs."""
+    """A kind of flow: its rows, its rules, and its own actions."""
 
     table: str
     runs_as: str
-    """The column of its runs that names the flow."""
+    """The column of `runs` that names the flow."""
     read: Callable[[str], F]
     write: Callable[[F, str | None], str]
-    """Writes it; over the body that it was read from, if it was."""
+    """Writes the flow, over the body that it was read from."""
     step: Callable[[Tx, F, E], tuple[F, tuple[A, ...]]]
     tell: Callable[[Tx, F], None] = lambda tx, flow: None
-    """Records that the flow has changed, where that is worth a fact of its own."""
+    """Records a change of the flow, if that needs a fact."""
     perform: Callable[[Tx, F, str, A], None]
-    """Does what is the flow's own about an action, after what both do; gets the id of its receipt."""
+    """Runs the flow's own part of an action, after the common part; gets the id of the receipt."""
     columns: tuple[str, ...] = ()
-    """Of its values, those that are columns too, besides its state."""
+    """The values that are columns too, besides the state."""
 
 
 def find(tx: Tx, kind: FlowKind[F, E, A], flow_id: str) -> F | None:
@@ -53,7 +53,7 @@ def find(tx: Tx, kind: FlowKind[F, E, A], flow_id: str) -> F | None:
 
 
 def repeat(tx: Tx, kind: FlowKind[F, E, A], call: FlowCall) -> F | None:
-    """Find what the same call has started before.
+    """Find the flow that the same call has started.
 
     Raises:
         IdempotencyConflict: its key stands for something else.
@@ -64,7 +64,7 @@ def repeat(tx: Tx, kind: FlowKind[F, E, A], call: FlowCall) -> F | None:
 
 
 def advance(tx: Tx, kind: FlowKind[F, E, A], flow_id: str, event: E) -> None:
-    """Take a flow on by what has happened; an event that changes nothing does nothing."""
+    """Advance a flow by an event; an event without effect does nothing."""
     row = tx.one(f"SELECT body, delivery_id FROM {kind.table} WHERE id = ?", flow_id)
     if row is None:
         return
@@ -86,7 +86,7 @@ def advance(tx: Tx, kind: FlowKind[F, E, A], flow_id: str, event: E) -> None:
 
 
 def _named(tx: Tx, flow: F, actions: Sequence[A]) -> tuple[F, list[A]]:
-    """Give the run that is to be queued an id that no client has taken."""
+    """Give the next run an id that no client has taken."""
     named: list[A] = []
     for action in actions:
         if isinstance(action, QueueRun):
@@ -97,7 +97,7 @@ def _named(tx: Tx, flow: F, actions: Sequence[A]) -> tuple[F, list[A]]:
 
 
 def perform(tx: Tx, kind: FlowKind[F, E, A], flow: F, delivery_id: str, actions: Sequence[A]) -> None:
-    """Do what a step asks for, in order."""
+    """Run the actions of a step, in order."""
     for action in actions:
         match action:
             case QueueRun():
@@ -110,7 +110,7 @@ def perform(tx: Tx, kind: FlowKind[F, E, A], flow: F, delivery_id: str, actions:
 
 
 def request_of(action: QueueRun) -> RunRequest:
-    """Read the run that a flow asks for as a request."""
+    """Turn a flow's run into a request."""
     return RunRequest(
         key=action.key,
         content=tuple(TextBlock(text=text) for text in action.texts),
@@ -130,12 +130,12 @@ def _abort(tx: Tx, action: AbortRun) -> None:
 
 
 def make_note(tx: Tx, text: str, provenance: Provenance) -> Message:
-    """Make the message of a note that a flow leaves for a session."""
+    """Build a flow's note for a session."""
     return Message(
         id=new_id(), role=Role.USER, content=(TextBlock(text=text),), timestamp=tx.now, provenance=provenance
     )
 
 
 def add_note(tx: Tx, key: SessionKey, text: str, provenance: Provenance) -> None:
-    """Put a note into a session's inbox, if the session is still there."""
+    """Add a note to a session's inbox, if the session is not archived."""
     inbox.add_if_kept(tx, key, make_note(tx, text, provenance))

@@ -1,4 +1,4 @@
-"""Barriers: the children of one run wake their requester together. `core/flows/barrier.py` decides; this executes."""
+"""Barriers: the children of one run wake their requester together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BARRIER_TIMER = "barrier"
 
 
 def add_child(tx: Tx, spawn: Spawn) -> None:
-    """Let a run's barrier wait for one more child, making it for the first."""
+    """Add a child to a run's barrier, creating the barrier for the first."""
     known = _find(tx, spawn.barrier_id)
     if known is None:
         known = rule.barrier_for(spawn)
@@ -36,7 +36,7 @@ def child_settled(tx: Tx, spawn: Spawn, text: str | None) -> None:
 
 
 def run_ended(tx: Tx, event: RunClosed) -> None:
-    """A run that may have spawned has ended."""
+    """Handle the end of a run that may have spawned."""
     if not event.has_barrier:
         return
     run_id = event.run.id
@@ -49,14 +49,14 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
 
 
 def deadline(tx: Tx, barrier_id: str) -> None:
-    """The longest wait for the last child is over."""
+    """Handle the end of the longest wait for a child."""
     barrier = _find(tx, barrier_id)
     if barrier is not None:
         _change(tx, barrier, rule.deadline_passed(barrier))
 
 
 def stop(tx: Tx, key: str) -> None:
-    """End the barriers of a session that was stopped: nothing wakes it, and what is held becomes notes."""
+    """End the barriers of a stopped session: nothing wakes it, and held posts become notes."""
     for barrier in _of_session(tx, key):
         stopped = rule.stopped(barrier)
         for held in stopped.untold:
@@ -65,7 +65,7 @@ def stop(tx: Tx, key: str) -> None:
 
 
 def tell_held(tx: Tx, event: RunEntered) -> None:
-    """Put what is held into the transcript, ahead of the message of a run that starts."""
+    """Append held posts to the transcript, ahead of the message of a starting run."""
     session = event.session
     for barrier in _of_session(tx, session.key):
         for held in barrier.untold:
@@ -74,7 +74,7 @@ def tell_held(tx: Tx, event: RunEntered) -> None:
 
 
 def forget(tx: Tx, key: str) -> None:
-    """Hold again, for a session that was reset, what only its old transcript has."""
+    """Hold posts again after a reset: only the old transcript has them."""
     for barrier in _of_session(tx, key):
         _change(tx, barrier, rule.forgotten(barrier))
 
@@ -105,7 +105,7 @@ def _write(tx: Tx, barrier: Barrier) -> None:
 
 
 def _open(tx: Tx, barrier: Barrier) -> Barrier:
-    """Wake the requester; a chain that has gone too far ends in notes instead."""
+    """Wake the requester. If its chain is too long, the posts become notes."""
     if not _may_wake(tx, barrier):
         for held in barrier.untold:
             _note(tx, barrier.requester, held)

@@ -1,4 +1,4 @@
-"""Chains: where a run stands in the line of sends and spawns that led to it."""
+"""Chains: the sends and spawns that led to a run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from backchannel.storage.units import runs
 
 
 def shown(scheme: KeyScheme) -> Callable[[str], str]:
-    """Tell how keys are written in texts and paths."""
+    """Return the function that writes keys in texts and paths."""
     return scheme.shown
 
 
 def lineage(tx: Tx, run_id: str | None, show: Callable[[str], str]) -> Lineage | None:
-    """Tell where the calling run stands in its chain; a call from outside a run starts a new one."""
+    """Find the place of the calling run in its chain; a call from outside a run starts a new chain."""
     if run_id is None:
         return None
     run = runs.need(tx, run_id)
@@ -29,7 +29,7 @@ def lineage(tx: Tx, run_id: str | None, show: Callable[[str], str]) -> Lineage |
 
 
 def _path(tx: Tx, run: Run) -> tuple[str, ...]:
-    """Tell how its flow was reached, where it belongs to one."""
+    """Return the path to the run's flow, if it has one."""
     if run.exchange_id is not None and (row := tx.one("SELECT body FROM exchanges WHERE id = ?", run.exchange_id)):
         return read_exchange(row[0]).path
     if run.spawn_id is not None and (row := tx.one("SELECT body FROM spawns WHERE id = ?", run.spawn_id)):
@@ -40,7 +40,7 @@ def _path(tx: Tx, run: Run) -> tuple[str, ...]:
 
 
 def count_runs(tx: Tx, chain_id: str) -> int:
-    """Count the runs of a chain: the one that began it is one, or, where a call from outside did, its whole flow."""
+    """Count the runs of a chain: the run that began it is one, or the whole flow of a call from outside."""
     (further,) = required(tx.one("SELECT count(*) FROM runs WHERE chain_id = ? AND hop > 0", chain_id))
     first = max(_first_runs(tx, chain_id, flow) for flow in ("exchange_id", "spawn_id"))
     return int(further) + max(1, first)

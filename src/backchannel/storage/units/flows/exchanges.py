@@ -1,7 +1,7 @@
-"""Exchanges: what `sessions_send` started, and what moves them.
+"""Exchanges: the flows of `sessions_send`.
 
 `core/flows/exchange.py` decides, and `__init__.py` takes the step in the commit that caused it. "The primary run ended"
-and "turn 1 waits in the requester's inbox" are one commit.
+and "turn 1 is in the requester's inbox" are one commit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from backchannel.storage.units.flows import chains
 
 
 def record_wait(tx: Tx, call_id: str) -> None:
-    """Record that the calling run waits under its current fence, so that recovery does not count a crash against it."""
+    """Record that the calling run waits under its current fence: a crash does not count for it."""
     tx.run(
         "UPDATE waits SET fence = "
         "coalesce((SELECT r.fence FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?), 0) "
@@ -71,13 +71,13 @@ def look(tx: Tx, exchange_id: str) -> ExchangeOpened:
 
 
 def sent_by(tx: Tx, call_id: str) -> ExchangeOpened | None:
-    """Load the exchange that a tool call has opened, if it has."""
+    """Load the exchange of a tool call, if it has one."""
     row = tx.one("SELECT id FROM exchanges WHERE call_id = ?", call_id)
     return None if row is None else look(tx, row[0])
 
 
 def repeat(tx: Tx, call_id: str) -> ExchangeOpened | None:
-    """Resume a call that was made before a crash: what it has sent stays sent, and it keeps waiting if it did."""
+    """Resume a call from before a crash: its message stays sent, and its wait continues."""
     opened = sent_by(tx, call_id)
     if opened is not None:
         record_wait(tx, call_id)
@@ -85,7 +85,7 @@ def repeat(tx: Tx, call_id: str) -> ExchangeOpened | None:
 
 
 def describe_call(tx: Tx, call_id: str) -> str | None:
-    """Describe what a call has sent, for a call that cannot return its result; None when it has sent nothing."""
+    """Describe what a call without a result has sent; None if nothing."""
     opened = sent_by(tx, call_id)
     if opened is None:
         return None
@@ -120,11 +120,11 @@ def story(tx: Tx, exchange_id: str | None = None, run_id: str | None = None) -> 
     return ExchangeRecord(exchange, runs_of_it, deliveries.receipt(tx, delivery_id), created_at, updated_at)
 
 
-# What happens to an exchange
+# Events of an exchange
 
 
 def run_ended(tx: Tx, event: RunClosed) -> None:
-    """Take an exchange on, now that one of its runs has ended."""
+    """Advance an exchange after the end of one of its runs."""
     run = event.run
     if run.exchange_id is not None:
         ended = RunEnded(
@@ -149,14 +149,14 @@ def check_retry(tx: Tx, run: Run) -> None:
 
 
 def run_retried(tx: Tx, event: RunRetried) -> None:
-    """Take an exchange up again whose failed run a person retries."""
+    """Reopen an exchange whose failed run a person retries."""
     run = event.run
     if run.exchange_id is not None:
         flows.advance(tx, _KIND, run.exchange_id, StepRetried(run_id=run.id))
 
 
 def announce_again(tx: Tx, delivery: Delivery) -> bool:
-    """Ask for an announce once more whose run failed; False when the receipt has its text, or is not one of these."""
+    """Queue a failed announce run again; False if the receipt has its text, or is of another kind."""
     if delivery.exchange_id is None or delivery.text is not None or delivery.state is not DeliveryState.FAILED:
         return False
     flows.advance(tx, _KIND, delivery.exchange_id, StepRetried())
@@ -164,14 +164,14 @@ def announce_again(tx: Tx, delivery: Delivery) -> bool:
 
 
 def retry_delivery(tx: Tx, delivery_id: str) -> Receipt:
-    """Put a delivery back in line; one whose announce run failed has that run again."""
+    """Queue a delivery again. If its announce run failed, that run comes again."""
     if announce_again(tx, deliveries.need(tx, delivery_id)):
         return deliveries.receipt(tx, delivery_id)
     return deliveries.retry(tx, delivery_id)
 
 
 def expire_wait(tx: Tx, exchange_id: str) -> ExchangeOpened:
-    """End a wait whose time ran out, unless the run has ended by now: then its outcome counts."""
+    """Expire a wait, unless its run has ended: then the outcome counts."""
     opened = look(tx, exchange_id)
     if opened.run.is_finished:
         return opened
@@ -182,7 +182,7 @@ def expire_wait(tx: Tx, exchange_id: str) -> ExchangeOpened:
 
 
 def call_ended(tx: Tx, event: CallClosed) -> None:
-    """A tool call that may have been waiting has its result, or will never have it."""
+    """Handle the end of a tool call that may have been waiting."""
     call_id = event.call_id
     row = tx.one("SELECT r.exchange_id FROM waits w JOIN runs r ON r.id = w.run_id WHERE w.call_id = ?", call_id)
     if row is not None:
@@ -191,7 +191,7 @@ def call_ended(tx: Tx, event: CallClosed) -> None:
 
 
 def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str]:
-    """Name some of a session's open exchanges that were there at a time, in the order of their ids."""
+    """List some of a session's open exchanges from before a time, by id."""
     rows = tx.all(
         "SELECT id FROM exchanges WHERE requester_key = ? AND state <> 'done' AND created_at <= ? AND id > ? "
         "UNION SELECT id FROM exchanges WHERE target_key = ? AND state <> 'done' AND created_at <= ? AND id > ? "
@@ -203,7 +203,7 @@ def open_of(tx: Tx, key: str, *, until: int, after: str, limit: int) -> list[str
 
 
 def session_interrupted(tx: Tx, exchange_id: str, key: SessionKey, change: Change, active_run: str | None) -> None:
-    """Shorten an exchange, one of whose sessions was reset, stopped or deleted."""
+    """Shorten an exchange after one of its sessions was reset, stopped or deleted."""
     flows.advance(tx, _KIND, exchange_id, SessionInterrupted(key=key, change=change, active_run=active_run))
 
 
@@ -236,11 +236,11 @@ _KIND = flows.FlowKind(
     perform=_perform,
     columns=("turn",),
 )
-# A send is accepted: who asks whom, whether they may, and all that it starts, in one unit.
+# Accepting a send: its parties, its checks, and all that it starts, in one unit.
 
 
 def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> ExchangeOpened | FlowRefused:
-    """Accept a send with its primary run, its receipt and its wait; the same call again finds the first."""
+    """Accept a send with its primary run, receipt and wait. The same call again finds the first."""
     call = ask.call
     if flows.repeat(tx, _KIND, call) is not None:
         return look(tx, call.flow_id)
@@ -251,7 +251,7 @@ def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Exch
     show = chains.shown(tx.scheme)
     request = SendRequest(
         exchange_id=call.flow_id,
-        # A key of a client is the id of its run, and was looked at above.
+        # A client's key is the id of its run, and was checked above.
         run_id=call.run_id if call.digest is not None else runs.free_id(tx, call.run_id),
         requester=None if ask.requester is None else _requester(tx, ask.requester, show),
         target=_as_party(ask.target, target, show),
@@ -265,7 +265,7 @@ def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Exch
     opened = open_exchange(request, _waits(tx), limits, show)
     if isinstance(opened, FlowRefused):
         return opened
-    # Made only now: a send that is refused leaves nothing behind.
+    # Created only now: a refused send leaves nothing behind.
     tell_shadowed(tx, str(ask.target), check(sessions.ensure(tx, ask.target)))
     exchange, actions = opened
     delivery_id = _insert(tx, exchange, ask)
@@ -276,7 +276,7 @@ def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Exch
 
 
 def _check_at_work(run: Run) -> None:
-    """Refuse a send that comes after its run has ended, or was asked to stop: its call is closed, or about to be.
+    """Refuse a send of a run that has ended or must stop: its call is closed, or soon will be.
 
     Raises:
         FenceLost, StopRequested
@@ -319,7 +319,7 @@ def _insert(tx: Tx, exchange: Exchange, ask: Ask) -> str:
 
 
 def _target(tx: Tx, key: SessionKey, session_id: str | None) -> Session | None:
-    """Load the session to send to; None is the main session of an agent before its first message.
+    """Load the session to send to; None for an agent's main session before its first message.
 
     Raises:
         SessionIdReplaced: it was named by an id that it has no more.
@@ -334,7 +334,7 @@ def _target(tx: Tx, key: SessionKey, session_id: str | None) -> Session | None:
 
 
 def _requester(tx: Tx, key: SessionKey, show: Callable[[str], str]) -> Party:
-    """Tell who asks. The main session of an agent may ask before its first message, and the call does not make it.
+    """Load the requester. An agent's main session may ask before its first message, and is not created by that.
 
     Raises:
         SessionNotFound: it does not exist, or is archived.
@@ -357,7 +357,7 @@ def _channel(session: Session) -> str:
 
 
 def _waits(tx: Tx) -> list[Wait]:
-    """List which session waits for which; one that has its answer and only needs a slot is not waiting."""
+    """List which session waits for which. A wait that has its answer does not count."""
     rows = tx.all(
         "SELECT w.waiter_key, w.target_key FROM waits w JOIN runs r ON r.id = w.run_id "
         f"WHERE w.until_at > ? AND r.{LIVE}",

@@ -1,8 +1,8 @@
-"""Stopping, resetting and deleting a session: what it takes part in is ended, a bounded part in each commit.
+"""Interruptions: a session's work is ended in bounded parts, one a commit.
 
-A session may have tens of thousands of open exchanges and queued runs, and a unit holds the event loop. So the first
-commit, which is answered, ends a bounded number of them and sets a timer that is due at once for the rest. The timer's
-row holds all that a later part needs, also after a crash. For most sessions the first part is all.
+They follow a stop, a reset or a deletion. A session may have tens of thousands of open exchanges and queued runs, and a
+unit blocks the event loop. So the first commit, which is answered, ends a bounded number. A timer that is due at once
+ends the rest. Its row has all that a later part needs, also after a crash. For most sessions the first part is all.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from backchannel.storage.units.flows import exchanges
 
 INTERRUPTION_TIMER = "interrupt"
 INTERRUPTION_PART = 64
-"""How many exchanges and runs one commit ends: some 20 ms."""
+"""How many exchanges and runs one commit ends, which takes some 20 ms."""
 
 _ENDED_BY = {
     Change.STOP: "(kind IN ('turn', 'wake') OR spawn_id IS NOT NULL)",
-    # In the new transcript a sub-agent would know nothing of the work that it is asked to report, and a run that was
-    # set aside nothing of the calls that it has made: it would make them once more.
+    # In a new transcript a sub-agent does not know the work that it is asked to report. A set-aside run does not know
+    # the calls that it has made, and would repeat them.
     Change.RESET: "((kind = 'announce' AND spawn_id IS NOT NULL) OR step > 0)",
     Change.DELETE: "1 = 1",
 }
-"""Which of a session's runs a change ends besides the active one; people's messages stay, but for a deletion."""
+"""The runs that a change ends besides the active one. People's messages stay, except in a deletion."""
 
 
 class InterruptionRest(msgspec.Struct, frozen=True, array_like=True):
-    """What is left of an interruption: all that the session had at this time, past this exchange."""
+    """The rest of an interruption: the session's work from before this time, after this exchange."""
 
     key: str
     change: Change
@@ -46,7 +46,7 @@ _STORED: StoredForm[InterruptionRest] = StoredForm(InterruptionRest)
 
 
 def begin(tx: Tx, session: Session, change: Change) -> None:
-    """End what a change of its session ends; exchanges are shortened before their runs are stopped."""
+    """Begin an interruption. Exchanges are shortened before their runs are stopped."""
     (last_run,) = required(tx.one("SELECT coalesce(max(position), 0) FROM runs"))
     rest = InterruptionRest(session.key, change, tx.now, int(last_run), session.running_run)
     if session.running_run is not None:
@@ -60,7 +60,7 @@ def due(tx: Tx, ref: str) -> None:
 
 
 def count_runs(tx: Tx, session: Session, change: Change) -> int:
-    """Tell how many runs a change would end in a session that nobody has asked to stop yet."""
+    """Count the runs that a change would end, in a session that is not being stopped."""
     (active,) = required(tx.one("SELECT count(*) FROM runs WHERE id = ? AND abort_requested = 0", session.running_run))
     (others,) = required(
         tx.one(

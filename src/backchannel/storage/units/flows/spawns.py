@@ -1,7 +1,7 @@
-"""Spawns: what `sessions_spawn` started, and what moves them.
+"""Spawns: the flows of `sessions_spawn`.
 
-`core/flows/spawn.py` decides, `__init__.py` takes a step in the commit that caused it. "The child's run ended"
-and "its announce is queued" are one commit. So are a post's delivery, its note and the wake that waited for it.
+`core/flows/spawn.py` decides, and `__init__.py` takes the step in the commit that caused it. "The child's run ended"
+and "its announce is queued" are one commit. So are a post's delivery, its note and the wake behind it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DELETED = "its requester was deleted"
 
 
 def repeat(tx: Tx, call: FlowCall) -> Spawn | None:
-    """Find what the same call has started before.
+    """Find the spawn that the same call has started.
 
     Raises:
         IdempotencyConflict: its key stands for something else.
@@ -56,7 +56,7 @@ def repeat(tx: Tx, call: FlowCall) -> Spawn | None:
 
 
 def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | FlowRefused:
-    """Accept a spawn with its session, its run and its receipt; the same call again finds the first.
+    """Accept a spawn with its session, run and receipt. The same call again finds the first.
 
     Raises:
         LabelInUse, IdempotencyConflict, SessionNotFound, Unavailable
@@ -99,7 +99,7 @@ def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | FlowRefused:
 
 
 def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> FlowRefused | None:
-    """Return why it is refused, by the rows as they are now."""
+    """Return why the rows refuse it now, if they do."""
     if calling_run is not None and (calling_run.abort_requested or calling_run.is_finished):
         return FlowRefused(flow.being_stopped())
     (count,) = required(
@@ -110,7 +110,7 @@ def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> FlowRefused | No
 
 
 def _requester(tx: Tx, key: SessionKey) -> Session:
-    """Load the session that is told; an operator spawns for a main session, which may be new.
+    """Load the requester. An operator spawns for a main session, which may be new.
 
     Raises:
         SessionNotFound: it is not there any more.
@@ -123,9 +123,9 @@ def _requester(tx: Tx, key: SessionKey) -> Session:
 
 
 def _return_address(requester: Session, calling_run: Run | None) -> Address | None:
-    """Tell where the requester is told: where the run that asks replies to, else its session's return address.
+    """Return where results are posted: the asking run's reply address, else the session's.
 
-    Meanwhile another chat may have written to the same session, and that one did not ask.
+    Another chat may have written to the same session meanwhile, but did not ask.
     """
     address = requester.address
     if calling_run is not None and calling_run.reply_to is not None:
@@ -168,7 +168,7 @@ def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> str:
 
 
 def describe_call(tx: Tx, call_id: str) -> str | None:
-    """Describe what a call has started, for a call that cannot return its result; None when it has started nothing."""
+    """Describe what a call without a result has started; None if nothing."""
     row = tx.one("SELECT body FROM spawns WHERE call_id = ?", call_id)
     if row is None:
         return None
@@ -181,11 +181,11 @@ def describe_call(tx: Tx, call_id: str) -> str | None:
     )
 
 
-# What happens to a spawn
+# Events of a spawn
 
 
 def run_ended(tx: Tx, event: RunClosed) -> None:
-    """Take a spawn on, now that one of its runs has ended."""
+    """Advance a spawn after the end of one of its runs."""
     run = event.run
     if run.spawn_id is not None:
         ended = ChildRunEnded(
@@ -202,7 +202,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
 
 
 def cancel_children(tx: Tx, key: str, reason: str) -> list[Run]:
-    """Stop the children of a session that nobody waits for any more; returns the runs that were stopped."""
+    """Stop the children of a session that needs them no more; returns the stopped runs."""
     children = _open_of(tx, key)
     at_work = _at_work(tx, key)
     barriers.stop(tx, key)
@@ -216,7 +216,7 @@ def cancel_children(tx: Tx, key: str, reason: str) -> list[Run]:
 
 
 def _at_work(tx: Tx, key: str) -> list[Run]:
-    """List what a session's children do and are about to do; people's messages that wait there stay."""
+    """List the running and queued runs of a session's children, without people's messages."""
     rows = tx.all(
         f"SELECT r.id FROM sessions s JOIN runs r ON r.session_key = s.key AND r.{LIVE} "
         "WHERE s.spawned_by = ? AND (r.state = 'running' OR r.spawn_id IS NOT NULL OR r.kind IN ('primary', 'turn')) "
@@ -240,7 +240,7 @@ def _perform(tx: Tx, spawn: Spawn, delivery_id: str, action: Action) -> None:
 
 
 def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str) -> None:
-    """Tell the requester once: its chat, and its transcript, now or with the wake."""
+    """Post a result once: to the requester's chat, and to its transcript, now or with the wake."""
     if spawn.rules.wakes:
         barriers.child_settled(tx, spawn, text)
     else:
@@ -258,19 +258,19 @@ _KIND = flows.FlowKind(
 
 
 def _keep_as_note(tx: Tx, wake: Run) -> None:
-    """Keep the message of a wake that was stopped before it started as a note: it has the results."""
+    """Keep the message of a wake that was stopped before its start as a note: it has the results."""
     if wake.message is None:
         return
     if inbox.add_if_kept(tx, SessionKey.stored(wake.session_key), decode_message(wake.message)):
-        # The session has the message now: if the run is retried, it must not come twice.
+        # The session has the message now: a retry of the run must not add it again.
         tx.run("UPDATE runs SET message = NULL WHERE id = ?", wake.id)
 
 
-# What rows tell of a child
+# The findings of a child
 
 
 def _findings(tx: Tx, ended: Run) -> Findings:
-    """Collect what is known of a child when one of its runs has ended."""
+    """Collect the findings of a child when one of its runs has ended."""
     row = required(tx.one("SELECT body FROM spawns WHERE id = ?", ended.spawn_id))
     spawn = read_spawn(row[0])
     own = runs.need(tx, spawn.child_run)
@@ -292,7 +292,7 @@ def _findings(tx: Tx, ended: Run) -> Findings:
 
 
 def _archived_transcript(spawn: Spawn, now: int) -> str | None:
-    """Name the transcript's file for a child that is archived as of its end (`storage/units/archiving.py`)."""
+    """Name the transcript file of a child that is archived at its end (`storage/units/archiving.py`)."""
     if spawn.transcript is None or not spawn.rules.deletes:
         return None
     return str(archived_path(Path(spawn.transcript), spawn.ended_at or now))
