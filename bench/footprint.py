@@ -10,7 +10,8 @@ import msgspec
 import psycopg
 from tests.support.postgres import Cluster, new_database, processor_s
 
-from backchannel.storage.databases import database_at, move_state
+from backchannel.storage.databases import database_at
+from backchannel.storage.moves import move_state
 from backchannel.storage.tx import required
 from bench.client import Client, connected
 from bench.measures import Figure, Findings

@@ -10,7 +10,8 @@ from statistics import median
 
 from tests.support.postgres import Cluster, new_database
 
-from backchannel.storage.databases import database_at, move_state
+from backchannel.storage.databases import database_at
+from backchannel.storage.moves import move_state
 from bench.client import Client, connected
 from bench.measures import Figure, Findings, Goal, Timings, growth, time_awaits
 from bench.processes.load import Done

@@ -177,13 +177,14 @@ def test_only_its_own_modules_know_a_kind_of_database() -> None:
         known = {_name(other) for other in SOURCE.glob("storage/*/*.py") if _is_of_a_dialect(other)}
         if not _is_of_a_dialect(path):
             assert "sqlite3" not in modules, f"{path.name} opens a database itself"
-            assert path.name == "databases.py" or not known & modules, f"{path.name} names a driver: databases.py does"
+            assert path.name == "moves.py" or not known & modules, f"{path.name} names a driver: adapters do"
 
 
 STORAGE_DOORS = {
     "store",
     "driver",
     "databases",
+    "moves",
     "ids",
     "files.folder",
     "files.media",

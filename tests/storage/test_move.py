@@ -16,7 +16,8 @@ import pytest
 from backchannel.core.keys import SessionKey
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import DatabaseUnusable, StartupError, StateFolderInUse
-from backchannel.storage.databases import database_at, move_state
+from backchannel.storage.databases import database_at
+from backchannel.storage.moves import move_state
 from backchannel.storage.postgres.server import MOVE_TABLE, VERSION_TABLE
 from backchannel.storage.tables import TABLES
 from tests.storage.support import MAIN, Host, accept, answer, begin, converse, device, digest_of, note, texts

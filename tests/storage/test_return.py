@@ -12,7 +12,8 @@ import pytest
 
 from backchannel.core.keys import SessionKey
 from backchannel.errors import DatabaseUnusable, StateFolderInUse
-from backchannel.storage.databases import database_at, return_state, was_moved
+from backchannel.storage.databases import database_at
+from backchannel.storage.moves import return_state, was_moved
 from backchannel.storage.postgres.move_back import ENDING
 from backchannel.storage.sqlite.file import SqliteDatabase
 from tests.storage.support import MAIN, Host, answer, begin, converse, texts

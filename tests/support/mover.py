@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from backchannel.storage.databases import database_at, move_state
+from backchannel.storage.databases import database_at
+from backchannel.storage.moves import move_state
 
 
 def step(table: str, rows: int) -> None:

@@ -54,6 +54,11 @@ class AdapterKind:
         return tuple(sorted(file.parent.name for place in places for file in Path(place).glob("*/adapter.py")))
 
     @cached_property
+    def _also(self) -> Mapping[str, Adapter]:
+        """Our adapters by their further words."""
+        return {word: adapter for adapter in map(self.find, self.ours) if adapter is not None for word in adapter.also}
+
+    @cached_property
     def _installed(self) -> Mapping[str, EntryPoint]:
         """The adapters that other packages bring; ours win over them."""
         points = {point.name: point for point in entry_points(group=self.group)}
@@ -78,6 +83,8 @@ class AdapterKind:
         if name in self.ours:
             adapter: Adapter = import_module(f"{self._package}.{name}.adapter").ADAPTER
             return adapter
+        if (ours := self._also.get(name)) is not None:
+            return ours
         point = self._installed.get(name)
         return None if point is None else self._load(point)
 
@@ -140,6 +147,7 @@ def _is_tagged(adapter: Adapter, base: type[Settings]) -> bool:
 
 
 CHANNELS = AdapterKind("backchannel.channels", "backchannel.channels", ChannelSettings)
+DATABASES = AdapterKind("backchannel.storage", "backchannel.databases")
 SANDBOXES = AdapterKind("backchannel.agents.sandbox", "backchannel.sandboxes")
 
 
@@ -208,6 +216,41 @@ def thread_word_of(name: str) -> ThreadWord | None:
     """
     adapter = CHANNELS.find(name) if name in CHANNELS.ours else None
     return None if adapter is None else adapter.thread_word
+
+
+def database_kind(url: str) -> Adapter | None:
+    """Give the adapter of a database's URL; None if there is none.
+
+    Raises:
+        AdapterUnusable: a package brings it, and the package fails.
+    """
+    return DATABASES.find(url.partition(":")[0])
+
+
+def is_database_url(url: str) -> bool:
+    """Whether a URL is one of a database that is installed. One whose package fails says so at the start."""
+    try:
+        adapter = database_kind(url)
+    except AdapterUnusable:
+        return True
+    return adapter is not None and not list(adapter.check("database", url))
+
+
+def is_in_folder(url: str) -> bool:
+    """Whether a database is a file, such as the one that lies in the state folder."""
+    try:
+        adapter = database_kind(url)
+    except AdapterUnusable:
+        return False
+    return adapter is not None and adapter.url_in is not None
+
+
+def default_database_url(state_dir: Path) -> str:
+    """Give the URL of the database that a state folder has where the configuration names none."""
+    adapter = DATABASES.find(DATABASES.default)
+    if adapter is None or adapter.url_in is None:
+        raise ValueError("the default database is one in the state folder")
+    return adapter.url_in(state_dir)
 
 
 def visibility_in(sandbox: str) -> Callable[[str], str | None] | None:

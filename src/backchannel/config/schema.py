@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from msgspec import Meta, field
 
+from backchannel.config.adapters import DATABASES, default_database_url, is_in_folder
 from backchannel.config.findings import ConfigFinding
 from backchannel.config.schema_agents import AgentsSettings, McpSettings, ToolsSettings
 from backchannel.config.schema_doors import CronSettings, GatewaySettings, HookSettings
@@ -67,7 +68,7 @@ class DatabaseSettings(Settings, frozen=True, kw_only=True):
     """Where everything is stored."""
 
     url: Annotated[
-        Annotated[str, Meta(pattern=r"^(sqlite:///|postgres(ql)?://).")] | None,
+        Annotated[str, Meta(pattern=r"^[a-z][a-z0-9+]*://.", extra={"adapters": DATABASES.group})] | None,
         secret(
             "`sqlite:///…` or `postgresql://user@host:5432/database`, with the extra `postgres` installed. Unset: "
             "`backchannel.db` in the state folder. `BACKCHANNEL_DATABASE_URL` wins.",
@@ -180,15 +181,15 @@ class Config(ConfigFile, frozen=True, kw_only=True):
 
     @property
     def database_url(self) -> str:
-        """Where the store is: as configured, else the SQLite file of the state folder."""
-        return self.database.url or f"sqlite:///{self.state_dir / 'backchannel.db'}"
+        """Where the store is: as configured, else in the state folder."""
+        return self.database.url or default_database_url(self.state_dir)
 
     @property
     def writes_transcript_files(self) -> bool:
         """Whether transcripts are also kept as files."""
         if self.transcripts.files is not None:
             return self.transcripts.files
-        return self.database_url.startswith("sqlite:")
+        return is_in_folder(self.database_url)
 
     @property
     def default_agent(self) -> str:

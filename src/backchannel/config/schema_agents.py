@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, field
 
+from backchannel.config.adapters import SANDBOXES
 from backchannel.core.contracts import ThinkingLevel
 from backchannel.core.policy.approvals import ApprovalRuleSettings
 from backchannel.core.policy.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
@@ -13,7 +14,7 @@ from backchannel.core.settings import NonEmpty, Settings, secret, setting
 
 AnnounceMode: TypeAlias = Literal["post", "wake"]
 
-SandboxName: TypeAlias = Annotated[str, Meta(extra={"adapters": "backchannel.sandboxes"})]
+SandboxName: TypeAlias = Annotated[str, Meta(extra={"adapters": SANDBOXES.group})]
 """The name of a kind of sandbox that is installed: see `validation.SettingKind.words`."""
 WorkspaceAccess: TypeAlias = Literal["rw", "ro", "none"]
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 from msgspec.structs import FieldInfo
 
-from backchannel.config.adapters import CHANNELS, SANDBOXES, AdapterUnusable
+from backchannel.config.adapters import CHANNELS, DATABASES, SANDBOXES, AdapterUnusable, is_database_url
 from backchannel.config.findings import MAX_FINDINGS, ConfigFinding
 from backchannel.config.source import ConfigSource
 from backchannel.core.delivery.channels import ChannelSettings
@@ -42,6 +42,11 @@ class SettingKind(NamedTuple):
         if self.is_channel:
             return tuple(adapter.settings for adapter in CHANNELS.usable() if adapter.settings is not None)
         return tuple(c for c in self.choices if isinstance(c, type) and issubclass(c, Struct))
+
+    @property
+    def adapters(self) -> str | None:
+        """The kind of adapters that it names one of."""
+        return (self.limits.extra or {}).get("adapters")
 
     @property
     def is_channel(self) -> bool:
@@ -87,7 +92,7 @@ class SettingKind(NamedTuple):
     @property
     def words(self) -> tuple[str, ...]:
         """The words it may be, if it is one of a few."""
-        if (self.limits.extra or {}).get("adapters") == SANDBOXES.group:
+        if self.adapters == SANDBOXES.group:
             return SANDBOXES.names
         return next((words for words in map(_words, self.choices) if words), ())
 
@@ -210,6 +215,8 @@ def _fits(value: Any, kind: SettingKind) -> bool:
     if isinstance(value, float) and not math.isfinite(value):
         return False  # `NaN` and `Infinity` are JSON5, and no setting has a use for them
     if isinstance(value, str) and kind.words and value not in kind.words:
+        return False
+    if isinstance(value, str) and kind.adapters == DATABASES.group and not is_database_url(value):
         return False
     try:
         msgspec.convert(value, kind.exact)

@@ -29,6 +29,8 @@ class Adapter:
 
     name: str
     """The word for it in the configuration; the folder has the same name."""
+    also: tuple[str, ...] = ()
+    """Further words for it."""
     title: str
     """Its name for people, such as `Telegram`."""
     make: str
@@ -40,7 +42,7 @@ class Adapter:
     extra: str | None = None
     """The extra of this package that installs what it needs."""
     check: Callable[[str, Any], Iterable[SettingIssue]] = _no_issues
-    """Finds what cannot work in the settings of the channel of a name. Paths begin at the channel."""
+    """Finds what cannot work in the settings of the channel of a name, or in a database's URL."""
     hosts: Callable[[Any], Iterable[str]] = _no_hosts
     """Lists the host names under which the platform posts to this gateway, given the channel's settings."""
     thread_word: ThreadWord = "thread"
@@ -49,3 +51,5 @@ class Adapter:
     """Whether it is the one where a configuration names none."""
     why_unseen: Callable[[str], str | None] | None = None
     """Says why a sandbox does not show a program of this machine. None: the sandbox has programs of its own."""
+    url_in: Callable[[Any], str] | None = None
+    """Gives the URL of a database in a state folder. None: the database is elsewhere."""

@@ -1,112 +1,35 @@
-"""Which databases there are: the one place that knows each of them, by the scheme of `database.url`."""
+"""Databases by their URL. Each kind is an adapter in a folder of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-
+from backchannel.config.adapters import DATABASES, AdapterUnusable, database_kind
+from backchannel.core.adapters import Adapter
 from backchannel.errors import StartupError
 from backchannel.storage.driver import Database
-from backchannel.storage.sqlite.file import SqliteDatabase
-
-
-def _sqlite(url: str, locks_rows: bool) -> Database:
-    return SqliteDatabase.at(url)
-
-
-def _postgres(url: str, locks_rows: bool) -> Database:
-    try:
-        from backchannel.storage.postgres.database import PostgresDatabase  # what it needs is an extra
-    except ImportError as error:
-        raise StartupError(
-            f"database.url: PostgreSQL needs a package that is not installed ({error}): "
-            "pip install 'backchannel[postgres]'"
-        ) from error
-    return PostgresDatabase.at(url, locks_rows=locks_rows)
-
-
-DATABASES: Mapping[str, Callable[[str, bool], Database]] = {
-    "sqlite": _sqlite,
-    "postgresql": _postgres,
-    "postgres": _postgres,
-}
 
 
 def database_at(url: str, *, locks_rows: bool = False) -> Database:
     """Name the database of a URL; nothing is opened. Where several gateways share it, they may all lock rows.
 
     Raises:
-        StartupError: there is no store of this kind, or the URL is not one of it.
+        StartupError: there is no store of this kind, the URL is not one of it, or a package is missing.
     """
-    kind = url.partition(":")[0]
-    if kind not in DATABASES:
+    try:
+        adapter = database_kind(url)
+        if adapter is None:
+            kind, there = url.partition(":")[0], ", ".join(DATABASES.names)
+            raise StartupError(f"database.url: there is no store for {kind}: (there are: {there}; or leave it out)")
+        return _made(adapter, url, locks_rows)
+    except AdapterUnusable as unusable:
+        raise StartupError(f"database.url: {unusable.reason}") from unusable
+
+
+def _made(adapter: Adapter, url: str, locks_rows: bool) -> Database:
+    try:
+        made: Database = DATABASES.make(adapter, url, locks_rows)
+    except ImportError as error:
         raise StartupError(
-            f"database.url: there is no store for {kind}: (use sqlite:///<path>, postgresql://…, or leave it out)"
-        )
-    return DATABASES[kind](url, locks_rows)
-
-
-OnRows = Callable[[str, int], None]
-"""Told of each part that is copied: its table, and how many rows."""
-
-
-def is_postgres(url: str) -> bool:
-    return url.startswith(("postgresql:", "postgres:"))
-
-
-def move_state(source: Database, url: str, on_rows: OnRows) -> dict[str, int]:
-    """Copy everything into the empty PostgreSQL database of a URL, or go on with what was broken off.
-
-    Returns how many rows each table has; both sides have been compared. Nobody else may use either meanwhile: the
-    source is held by the caller.
-
-    Raises:
-        DatabaseUnusable: the target is not empty, or not what was left of this move; or the counts differ.
-        StateFolderInUse: a gateway uses the target.
-        StartupError, Unavailable: the URL names no such database, or it cannot be reached.
-    """
-    if not is_postgres(url):
-        raise StartupError(
-            "a state can be moved to PostgreSQL, or back to its SQLite file: "
-            "name one as postgresql://user@host:5432/database, or say sqlite"
-        )
-    database_at(url)  # says what is missing
-    from backchannel.storage.postgres.move import StateMove
-    from backchannel.storage.postgres.server import Server
-
-    return StateMove(source, Server(url), on_rows).run()
-
-
-def return_state(source: Database, target: Database, media: Path, on_rows: OnRows) -> dict[str, int]:
-    """Copy everything of a PostgreSQL database into a SQLite file that is not there yet, and pictures into a folder.
-
-    Returns how many rows each table has; both sides have been compared. The state folder is held by the caller.
-
-    Raises:
-        DatabaseUnusable: the file is there already, or cannot be written; or the counts differ.
-        StateFolderInUse: a gateway works on the database.
-        StartupError, Unavailable: the database cannot be reached.
-    """
-    from backchannel.storage.postgres.database import PostgresDatabase
-    from backchannel.storage.postgres.move_back import StateReturn
-
-    if not isinstance(source, PostgresDatabase) or not isinstance(target, SqliteDatabase):
-        raise StartupError("only a PostgreSQL database can be moved into a SQLite file")
-    return StateReturn(source, target, media, on_rows).run()
-
-
-def was_moved(source: Database, target: Database) -> bool:
-    """Whether everything was copied from one to the other before, and no gateway has worked on the source since.
-
-    The row of the last gateway that worked on the source tells: what is copied has it too.
-
-    Raises:
-        DatabaseUnusable, Unavailable: one of them cannot be read.
-    """
-    if not target.exists() or not target.is_whole():
-        return False
-    with source.open_reader() as here, target.open_reader() as there:
-        last = here.newest.one("SELECT number, started_at FROM processes ORDER BY number DESC LIMIT 1")
-        if last is None:
-            return False
-        return there.newest.one("SELECT 1 FROM processes WHERE number = ? AND started_at = ?", *last) is not None
+            f"database.url: {adapter.title} needs a package that is not installed ({error}): "
+            f"pip install 'backchannel[{adapter.extra}]'"
+        ) from error
+    return made

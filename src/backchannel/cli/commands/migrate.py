@@ -16,9 +16,9 @@ from backchannel.errors import DatabaseUnusable, StartupError, Unavailable
 
 if TYPE_CHECKING:
     from backchannel.config.schema import Config
-    from backchannel.storage.databases import OnRows
     from backchannel.storage.driver import Database
     from backchannel.storage.files.folder import StateFolder
+    from backchannel.storage.moves import OnRows
 
 SQLITE = "sqlite"
 _TO_POSTGRES = "Set database.url, or BACKCHANNEL_DATABASE_URL, to that database"
@@ -45,8 +45,8 @@ def migrate(
     Stop all gateways first. The source is not changed. If the command is interrupted, run it again. At the end it
     compares the row counts of both sides. Put a password into PGPASSWORD or ~/.pgpass, not on the command line.
     """
-    from backchannel.storage.databases import was_moved
     from backchannel.storage.files.folder import StateFolder
+    from backchannel.storage.moves import was_moved
 
     options = options_of(ctx)
     config = options.load_config(reads=("database", "cluster"))
@@ -76,10 +76,12 @@ def _route(config: Config, to: str) -> tuple[Database, Database, Move]:
     Raises:
         CommandFailed: there is nothing to move.
     """
-    from backchannel.storage.databases import database_at, is_postgres, move_state, return_state
+    from backchannel.config.adapters import default_database_url, is_in_folder
+    from backchannel.storage.databases import database_at
+    from backchannel.storage.moves import is_postgres, move_state, return_state
 
-    is_file = config.database_url.startswith("sqlite:")  # else it is configured already, and the file is the usual one
-    file = database_at(config.database_url if is_file else f"sqlite:///{config.state_dir / 'backchannel.db'}")
+    is_file = is_in_folder(config.database_url)  # else it is configured already, and the file is the usual one
+    file = database_at(config.database_url if is_file else default_database_url(config.state_dir))
     if to == SQLITE:
         if not is_postgres(config.database_url):
             raise CommandFailed(
