@@ -1,4 +1,4 @@
-"""Services: parts with their own life, and the one loop that keeps something going.
+"""Services: parts with a life of their own, and the loop that keeps them going.
 
 Every layer above `core` may use this. `runtime/supervisor.py` starts, halts and closes services.
 """

@@ -1,4 +1,4 @@
-"""The send policy, asked in the unit that accepts a message, for the session as it is then."""
+"""The send policy, asked inside the unit that accepts a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox: sends one part at a time per chat, and different chats side by side.
+"""The outbox: sends one part at a time per chat, chats side by side.
 
 A part is marked as being sent in its own commit, before it is handed to its channel. The outcome is committed before
 the next part. In memory there are only tasks and wake-ups. The rows say whose turn it is, when to retry and how often.

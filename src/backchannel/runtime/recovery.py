@@ -1,6 +1,6 @@
 """Recovery: runs that an earlier process left go on.
 
-Queued runs wake their lanes, and interrupted ones are resumed, all side by side. Suspects are runs in whose very step
+Queued runs wake their lanes, and interrupted runs are resumed, all side by side. Suspects are runs in whose very step
 the process has died before. They go last and one at a time, until each has committed a step or had its time. So the one
 that kills the process is found without blaming its neighbours.
 """

@@ -1,4 +1,4 @@
-"""The runtime: puts its services together in one list, and offers what doors need of them."""
+"""The runtime: one list of services, and what doors need of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The supervisor: starts, halts and closes services, in one order; and the one wait for the database.
+"""The supervisor of services: one order of start and close, one wait for the database.
 
-A list of services is the order of their start; they close the other way round. Facts reach their reactions in the same
-order. After a lost lease the runtime is halted and started again: `start` recovers from rows, whatever was before.
+A list of services is the order of their start; they close in reverse. Facts reach their reactions in the same order.
+After a lost lease the runtime is halted and started again: `start` recovers from rows, whatever was before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Duties: which gateways work on this database, and what this one does for all of them."""
+"""Duties: the gateways on this database, and the work of this one for all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A member of a cluster: it goes on with what other gateways left, and hears what they did.
+"""A member of a cluster: it takes over others' work, and hears of their commits.
 
-Where a database serves one gateway only, there is none.
+A database that serves one gateway has no members.
 """
 
 from __future__ import annotations
