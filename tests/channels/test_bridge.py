@@ -15,7 +15,8 @@ from backchannel.channels.bridge.settings import BridgeSettings
 from backchannel.core.delivery.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
 from backchannel.core.delivery.delivery import MAX_RETRY_TIME_MS, Tries, after_attempt
 from backchannel.runtime.clocks import SystemClock
-from tests.support.far_end import SECRET, Break, FarEnd, Fault, Hang, Told
+from tests.support.far_end import SECRET, FarEnd, Fault, Told
+from tests.support.servers import Break, Hang
 
 pytestmark = pytest.mark.anyio
 PART = OutboundPart(delivery_id="d", key="d/1", to="Chat-1", text="hello", account_id="default")

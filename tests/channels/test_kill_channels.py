@@ -21,7 +21,7 @@ from backchannel.runtime import runner
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd, event, signed
 from tests.support.gateways import CONFIG
-from tests.support.kill import kill_at_every_call, kill_at_every_commit, kill_at_every_send
+from tests.support.kill import cut_commits, cut_sends, kill_at_every_call, kill_at_every_commit
 from tests.support.platform import Answer, FrozenChannel, Platform, PlatformChannel, said
 from tests.support.resting import at_rest
 
@@ -262,8 +262,7 @@ def _config(far_end: FarEnd) -> dict[str, object]:
 async def test_nothing_is_lost_or_posted_twice_wherever_a_commit_is_cut(
     record_property: Callable[[str, object], None],
 ) -> None:
-    async with FarEnd() as far_end:
-        points = await kill_at_every_commit(lambda: AnsweredInParts(far_end), _config(far_end))
+    points = await cut_commits(AnsweredInParts, _config)
     record_property(CRASH_POINTS, ("AnsweredInParts, at commits", points))
     assert points >= 16
 
@@ -271,7 +270,6 @@ async def test_nothing_is_lost_or_posted_twice_wherever_a_commit_is_cut(
 async def test_nothing_is_lost_or_posted_twice_wherever_a_send_is_cut(
     record_property: Callable[[str, object], None],
 ) -> None:
-    async with FarEnd() as far_end:
-        points = await kill_at_every_send(lambda: AnsweredInParts(far_end), far_end, "desk", _config(far_end))
+    points = await cut_sends(AnsweredInParts, _config)
     record_property(CRASH_POINTS, ("AnsweredInParts, at sends", points))
     assert points >= 9

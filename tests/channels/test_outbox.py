@@ -15,8 +15,9 @@ from backchannel.core.sessions import Address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
 from tests.channels.desk import desk
 from tests.support.clocks import StageClock
-from tests.support.far_end import Break, FarEnd, Fault, Hang
+from tests.support.far_end import FarEnd, Fault
 from tests.support.gateways import CONFIG, MAIN, dying, echo
+from tests.support.servers import Break, Hang
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState

@@ -31,6 +31,7 @@ from tests.support import telegram as telegram_api
 from tests.support.far_end import FarEnd, Fault, event, signed
 from tests.support.gateways import MAIN
 from tests.support.platform import Answer, Platform, PlatformChannel, said
+from tests.support.servers import Break
 from tests.support.telegram import ANN, BOB, BOT_NAME, GROUP, TOKEN, Telegram, entity
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_channel.py"
@@ -329,7 +330,7 @@ class TelegramWorld(GroupWorld, HeldWorld):
         self._telegram.then("sendMessage", telegram_api.Fault(429, said, retry_after=int(retry_after_s)))
 
     def fall_silent(self) -> None:
-        self._telegram.then("sendMessage", telegram_api.Break(takes=True))
+        self._telegram.then("sendMessage", Break(takes=True))
 
     def be_busy_for_all(self, retry_after_s: float) -> None:
         pytest.skip("Telegram does not say that it means all; a second chat shows it, in telegram/test_telegram.py")
@@ -371,7 +372,7 @@ class TelegramWorld(GroupWorld, HeldWorld):
         return [(str(post.chat_id), None if post.thread_id is None else str(post.thread_id)) for post in posts]
 
     def cut(self) -> None:
-        self._telegram.then("getUpdates", *[telegram_api.Break(takes=False)] * 2)
+        self._telegram.then("getUpdates", *[Break(takes=False)] * 2)
         self._telegram.time_over()
 
     def refuse_login(self, refuses: bool) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from backchannel.cli.client import GatewayClient
-from backchannel.cli.finding import GatewayAddress
-from backchannel.wire.answers import EventsSubscribed
-
 from .conftest import Provider
-from .program import Program, Up
+from .program import Program
+from .sending import check_refused, under_way
 
 CONFIG = """{
   agents: { list: [{ id: "main" }, { id: "researcher" }, { id: "writer" }] },
@@ -129,12 +124,7 @@ def test_without_a_wait_it_says_where_the_reply_will_be(running: Program) -> Non
     ],
 )
 def test_what_is_not_sent_says_why(running: Program, words: list[str], code: int, told: str) -> None:
-    done = running.run("send", *words)
-
-    assert done.returncode == code
-    assert told in done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
+    check_refused(running, "send", *words, code=code, told=told)
 
 
 def test_a_refusal_as_json_is_a_result(running: Program) -> None:
@@ -157,29 +147,12 @@ def _two_agents(provider: Provider) -> str:
     return provider.config.replace('{ id: "main", model', '{ id: "writer", model: "stub/any" }, { id: "main", model')
 
 
-@contextmanager
-def _sending(program: Program, up: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Send, and wait for the first words of the reply."""
-    with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
-        client.call("sessions.subscribe", EventsSubscribed)
-        sending = subprocess.Popen(
-            program.command("send", *words), env=program.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        while not any(event["payload"].get("stream") == "assistant" for event in client.events()):
-            pass
-    try:
-        yield sending
-    finally:
-        sending.kill()
-        sending.communicate()
-
-
 def test_a_gateway_that_is_killed_in_between_gets_the_message_once(program: Program, provider: Provider) -> None:
     program.write_config(_two_agents(provider))
     provider.hold("The first half, ", "which is lost.")
     provider.then("The whole answer.")
     words = ("agent:writer:main", "tell me", "--wait", "120")
-    with program.up() as first, _sending(program, first, *words) as sending:
+    with program.up() as first, under_way(program, first, "send", *words) as sending:
         first.kill()
         with program.up():
             printed, told = sending.communicate(timeout=PATIENCE_S)
@@ -220,7 +193,7 @@ def test_a_reply_that_is_a_control_word_is_not_printed(program: Program, provide
 def test_ctrl_c_stops_watching_and_nothing_else(program: Program, provider: Provider) -> None:
     program.write_config(_two_agents(provider))
     held = provider.hold("It begins, ", "and it ends.")
-    with program.up() as up, _sending(program, up, "agent:writer:main", "tell me") as sending:
+    with program.up() as up, under_way(program, up, "send", "agent:writer:main", "tell me") as sending:
         sending.send_signal(signal.SIGINT)
         printed, told = sending.communicate(timeout=PATIENCE_S)
         run_id = program.json("runs")["runs"][0]["runId"]

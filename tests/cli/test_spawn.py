@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from backchannel.cli.client import GatewayClient
-from backchannel.cli.finding import GatewayAddress
-from backchannel.wire.answers import EventsSubscribed
-
 from .conftest import Provider
-from .program import Program, Up
+from .program import Program
+from .sending import check_refused, under_way
 
 CONFIG = """{
   agents: {
@@ -123,12 +118,7 @@ def test_a_sub_agent_of_another_agent_has_what_it_was_given(running: Program) ->
     ],
 )
 def test_what_is_not_started_says_why(running: Program, words: list[str], code: int, told: str) -> None:
-    done = running.run("spawn", *words)
-
-    assert done.returncode == code
-    assert told in done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
+    check_refused(running, "spawn", *words, code=code, told=told)
 
 
 def test_a_label_that_is_taken_names_its_holder(running: Program) -> None:
@@ -170,27 +160,6 @@ def test_an_agents_token_sees_the_work_and_the_receipt(running: Program) -> None
     assert lines[1].startswith("receipt ") and lines[1].endswith(": sent")
 
 
-@contextmanager
-def _following(program: Program, up: Up, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Spawn, and wait for the first words."""
-    with GatewayClient.connect(GatewayAddress(up.url.replace("http", "ws"), program.token)) as client:
-        client.call("sessions.subscribe", EventsSubscribed)
-        following = subprocess.Popen(
-            program.command("spawn", *words, "--follow"),
-            env=program.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        while not any(event["payload"].get("stream") == "assistant" for event in client.events()):
-            pass
-    try:
-        yield following
-    finally:
-        following.kill()
-        following.communicate()
-
-
 def test_a_gateway_that_is_killed_in_between_starts_one_sub_agent_and_posts_once(
     program: Program, provider: Provider
 ) -> None:
@@ -200,7 +169,7 @@ def test_a_gateway_that_is_killed_in_between_starts_one_sub_agent_and_posts_once
     provider.then("The whole work.", "It is done.")
     with program.up() as first:
         program.answer("chat", "hello")
-        with _following(program, first, "do it") as following:
+        with under_way(program, first, "spawn", "do it", "--follow") as following:
             first.kill()
             with program.up():
                 printed, told = following.communicate(timeout=PATIENCE_S)
@@ -219,7 +188,7 @@ def test_a_gateway_that_is_killed_in_between_starts_one_sub_agent_and_posts_once
 def test_ctrl_c_stops_watching_and_nothing_else(program: Program, provider: Provider) -> None:
     program.write_config(provider.config)
     held = provider.hold("It begins, ", "and it ends.")
-    with program.up() as up, _following(program, up, "do it") as following:
+    with program.up() as up, under_way(program, up, "spawn", "do it", "--follow") as following:
         following.send_signal(signal.SIGINT)
         printed, told = following.communicate(timeout=PATIENCE_S)
         _, run_id = _started(printed.splitlines()[0])

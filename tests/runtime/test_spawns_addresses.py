@@ -15,8 +15,9 @@ from backchannel.core.runs import RunKind
 from backchannel.core.sessions import Address, SessionPatch, write_address
 from tests.channels.desk import ChannelDesk, desk
 from tests.support.children import PATIENCE_S, Cast, Family, Gate, spawn
-from tests.support.far_end import Break, FarEnd, Fault, event, signed
+from tests.support.far_end import FarEnd, Fault, event, signed
 from tests.support.gateways import MAIN, request, session_of, stored
+from tests.support.servers import Break
 from tests.support.talks import A, B, Player, send
 from tests.support.talks import config as talk_config
 from tests.tools.door import doors

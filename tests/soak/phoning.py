@@ -7,7 +7,8 @@ import random
 from contextlib import suppress
 from functools import partial
 
-from tests.support.telegram import ANN, BOB, EVE, Break, Fault, Telegram, Told
+from tests.support.servers import Break
+from tests.support.telegram import ANN, BOB, EVE, Fault, Telegram, Told
 
 PEOPLE = (ANN, BOB, EVE)
 PATIENCE_S = 10.0

@@ -30,8 +30,9 @@ from tests.soak.lives import Lives
 from tests.soak.phoning import Phones
 from tests.soak.served import Platforms, open_gateway
 from tests.support.clocks import AheadClock
-from tests.support.far_end import Break, Fault, Told
+from tests.support.far_end import Fault, Told
 from tests.support.resting import at_rest
+from tests.support.servers import Break
 from tests.support.telegram import Telegram
 
 FINISH_LIMIT_S = 120.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backchannel.channels.signing import SIGNATURE, is_signed, sign
-from tests.support.servers import LocalServer
+from tests.support.servers import Break, Hang, LocalServer
 
 SECRET = "a secret of the tests, long enough"
 
@@ -31,20 +31,6 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: str = '{"error": "not now"}'
     takes: bool = False
-
-
-@dataclass(frozen=True)
-class Hang:
-    """No answer, for as long as the other side waits; the message was taken, or not."""
-
-    takes: bool = False
-
-
-@dataclass(frozen=True)
-class Break:
-    """The connection is closed in the middle of the answer; the message was taken."""
-
-    takes: bool = True
 
 
 Told = Fault | Hang | Break

@@ -28,9 +28,10 @@ from backchannel.errors import Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.storage.driver import ProcessKilled
 from tests.support.databases import forget, open_database, with_database
-from tests.support.far_end import FarEnd, Hang
+from tests.support.far_end import FarEnd
 from tests.support.platform import Moment
 from tests.support.resting import at_rest
+from tests.support.servers import Hang
 
 When = Literal["before", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "taken", "answered")
@@ -150,6 +151,18 @@ async def kill_at_every_send(make: Callable[[], Flow], far_end: FarEnd, channel:
                 await _complete(flow, folder, config)
                 _check(flow, folder, f"killed at send {number}: {moment}")
     return hit
+
+
+async def cut_commits(make: Callable[[FarEnd], Flow], config: Callable[[FarEnd], dict[str, object]]) -> int:
+    """Interrupt a flow that talks with a far end at each of its commits."""
+    async with FarEnd() as far_end:
+        return await kill_at_every_commit(lambda: make(far_end), config(far_end))
+
+
+async def cut_sends(make: Callable[[FarEnd], Flow], config: Callable[[FarEnd], dict[str, object]]) -> int:
+    """Interrupt a flow that talks with a far end, over the channel `desk`, at each message that it sends."""
+    async with FarEnd() as far_end:
+        return await kill_at_every_send(lambda: make(far_end), far_end, "desk", config(far_end))
 
 
 class WatchedPlatform(Protocol):

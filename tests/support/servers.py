@@ -1,10 +1,25 @@
-"""A server on a port of its own, which keeps nobody waiting when it is closed."""
+"""Local servers for stand-ins, and two ways in which each of them can misbehave."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Self
+
+
+@dataclass(frozen=True)
+class Hang:
+    """No answer, for as long as the other side waits; with `takes` what was asked for is done."""
+
+    takes: bool = False
+
+
+@dataclass(frozen=True)
+class Break:
+    """The connection is closed before the answer is whole; with `takes` what was asked for is done."""
+
+    takes: bool = True
 
 
 class LocalServer(ABC):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl
 
 from tests.support.platform import Moment
-from tests.support.servers import LocalServer
+from tests.support.servers import Break, Hang, LocalServer
 from tests.support.telegram_html import BadMarkup, read_html
 from tests.support.telegram_methods import complaint
 
@@ -48,20 +48,6 @@ class Fault:
     takes: bool = False
     body: str | None = None
     """What is answered in place of an error of Telegram: that of a proxy on the way."""
-
-
-@dataclass(frozen=True)
-class Hang:
-    """No answer, for as long as the other side waits."""
-
-    takes: bool = False
-
-
-@dataclass(frozen=True)
-class Break:
-    """The connection is closed without an answer."""
-
-    takes: bool = True
 
 
 Told = Fault | Hang | Break

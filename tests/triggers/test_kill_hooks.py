@@ -15,7 +15,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.http import Web
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd
-from tests.support.kill import kill_at_every_commit, kill_at_every_send
+from tests.support.kill import cut_commits, cut_sends
 from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
@@ -75,8 +75,7 @@ def _config(far_end: FarEnd) -> dict[str, object]:
 async def test_a_hook_runs_once_and_is_answered_once_wherever_a_commit_is_cut(
     record_property: Callable[[str, object], None],
 ) -> None:
-    async with FarEnd() as far_end:
-        points = await kill_at_every_commit(lambda: PostedTwice(far_end), _config(far_end))
+    points = await cut_commits(PostedTwice, _config)
     record_property(CRASH_POINTS, ("PostedTwice, at commits", points))
     assert points >= 12
 
@@ -84,7 +83,6 @@ async def test_a_hook_runs_once_and_is_answered_once_wherever_a_commit_is_cut(
 async def test_a_hook_runs_once_and_is_answered_once_wherever_a_send_is_cut(
     record_property: Callable[[str, object], None],
 ) -> None:
-    async with FarEnd() as far_end:
-        points = await kill_at_every_send(lambda: PostedTwice(far_end), far_end, "desk", _config(far_end))
+    points = await cut_sends(PostedTwice, _config)
     record_property(CRASH_POINTS, ("PostedTwice, at sends", points))
     assert points >= 3

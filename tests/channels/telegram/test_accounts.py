@@ -29,7 +29,8 @@ from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
 from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
-from tests.support.telegram import ANN, TOKEN, Fault, Hang, Telegram
+from tests.support.servers import Hang
+from tests.support.telegram import ANN, TOKEN, Fault, Telegram
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,8 @@ from backchannel.runtime import runner
 from tests.conftest import CRASH_POINTS
 from tests.support.kill import kill_at_every_call, kill_at_every_commit
 from tests.support.resting import at_rest
-from tests.support.telegram import Break, Telegram
+from tests.support.servers import Break
+from tests.support.telegram import Telegram
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 

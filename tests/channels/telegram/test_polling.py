@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from backchannel.core.delivery.channels import ChannelError, ChannelSilent
 from backchannel.errors import InvalidRequest, Unavailable
 from tests.support.clocks import StageClock
-from tests.support.telegram import ANN, BOB, EVE, TOKEN, Break, Fault, Telegram
+from tests.support.servers import Break
+from tests.support.telegram import ANN, BOB, EVE, TOKEN, Fault, Telegram
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,8 @@ from backchannel.core.delivery.channels import (
     Sent,
 )
 from tests.support.clocks import StageClock
-from tests.support.telegram import ANN, BOB, GROUP, TOKEN, Break, Fault, Hang, Telegram
+from tests.support.servers import Break, Hang
+from tests.support.telegram import ANN, BOB, GROUP, TOKEN, Fault, Telegram
 
 pytestmark = pytest.mark.anyio
 NOON = "2026-06-01T12:00"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backchannel.core.delivery.channels import ChannelBusy, ChannelRefused, ChannelSilent, ChannelUnusable
-from tests.support.telegram import ANN, TOKEN, Break, Fault, Telegram, Told
+from tests.support.servers import Break
+from tests.support.telegram import ANN, TOKEN, Fault, Telegram, Told
 
 if TYPE_CHECKING:
     from backchannel.channels.telegram.wire import Wire
