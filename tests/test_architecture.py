@@ -261,3 +261,52 @@ def test_a_public_name_means_one_thing() -> None:
 def test_no_folder_has_more_modules_than_a_page_can_list() -> None:
     for folder in {path.parent for path in SOURCE.rglob("*.py")}:
         assert len(list(folder.glob("*.py"))) <= 30, f"{folder} has too many modules: which ones belong together?"
+
+
+PLATFORM_WORDS = re.compile(
+    r"telegram|aiogram|botfather|postgres|psycopg|sqlite|bubblewrap|bwrap|docker|podman|\Abridge\Z", re.IGNORECASE
+)
+"""Words of platforms. `bridge` is a word of English too, so it counts only where it is all there is."""
+NAMES_A_PLATFORM = {
+    "storage/moves.py": "it moves a state from one kind of database into the other",
+    "cli/commands/migrate.py": "the command line of those moves",
+    "storage/tables.py": "a table says which kind of database has it",
+    "cli/commands/import_.py": "OpenClaw's own files end so",
+    "openclaw/entries.py": "OpenClaw's own keys begin so",
+}
+"""Files outside a platform's folder that name it, each with the reason."""
+
+
+def _words_of_code(path: Path) -> Iterator[str]:
+    """Give names, imports and texts without a space. Prose may name a platform: docstrings, comments and hints."""
+    documents = {id(node.value) for node in _parse(path) if isinstance(node, ast.Expr)}
+    for node in _parse(path):
+        match node:
+            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.arg(arg=word) | ast.ImportFrom(module=str(word)):
+                yield word
+            case ast.FunctionDef(name=word) | ast.AsyncFunctionDef(name=word) | ast.ClassDef(name=word):
+                yield word
+            case ast.keyword(arg=str(word)) | ast.alias(name=word):
+                yield word
+            case ast.Constant(value=str(word)) if id(node) not in documents and " " not in word.strip():
+                yield word
+
+
+def test_no_platform_is_named_outside_its_folder() -> None:
+    homes = {file.parent for file in SOURCE.rglob("adapter.py")}
+    found: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        if not homes & set(path.parents):
+            words = {word for word in _words_of_code(path) if PLATFORM_WORDS.search(word)}
+            found |= {str(path.relative_to(SOURCE)): words} if words else {}
+    assert {name: words for name, words in found.items() if name not in NAMES_A_PLATFORM} == {}
+    assert set(found) == set(NAMES_A_PLATFORM), "an exception that is no longer one goes"
+
+
+def test_nobody_imports_from_the_folder_of_a_platform() -> None:
+    homes = {file.parent for file in SOURCE.rglob("adapter.py")}
+    assert len(homes) >= 6
+    inside = tuple(f"{_name(home / '__init__.py')}." for home in homes)
+    for path in SOURCE.rglob("*.py"):
+        if not homes & set(path.parents) and str(path.relative_to(SOURCE)) not in NAMES_A_PLATFORM:
+            assert not [name for name in _imports(path) if f"{name}.".startswith(inside)], f"{path} knows a platform"
