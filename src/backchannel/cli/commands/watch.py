@@ -1,7 +1,7 @@
 """`backchannel watch`: keep sessions, runs and deliveries up to date in one picture.
 
-Without a terminal to draw on it prints a line for each change: first for all that the picture would show, then for each
-session, run and delivery that changed, and for the gateway when its problems changed.
+Without a terminal to draw on, it prints lines. The first lines show all that the picture would show. Later lines show
+each session, run and delivery that changed, and the gateway when its problems changed.
 """
 
 from __future__ import annotations
