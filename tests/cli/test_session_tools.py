@@ -183,4 +183,4 @@ def test_a_tool_that_is_none_of_sessions_is_said_not_to_be_called_so(program: Pr
 
     assert told.returncode == 1
     assert "there is no session tool 'exec': they are sessions_list, " in told.stderr
-    assert "exec and others of agents are not called here" in " ".join(program.answer("tools", "call", "-h").split())
+    assert "It cannot call exec and other tools of agents." in " ".join(program.answer("tools", "call", "-h").split())
