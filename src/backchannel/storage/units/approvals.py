@@ -202,12 +202,7 @@ def close(tx: Tx, call_id: str) -> None:
 
 
 def page(
-    tx: Tx,
-    *,
-    state: ApprovalState | None = None,
-    session_key: str | None = None,
-    limit: int,
-    before: int | None = None,
+    tx: Tx, *, state: ApprovalState | None = None, session_key: str | None = None, limit: int, before: int | None = None
 ) -> list[Approval]:
     """List approvals, newest first; `before` is the number of the last one seen."""
     where, values = filters(("session_key = ?", session_key), ("state = ?", state), ("number < ?", before))

@@ -253,12 +253,7 @@ def oldest(tx: Tx, state: DeliveryState, limit: int, after: int) -> list[Deliver
 
 
 def page(
-    tx: Tx,
-    *,
-    session_key: str | None = None,
-    state: DeliveryState | None = None,
-    limit: int,
-    before: int | None = None,
+    tx: Tx, *, session_key: str | None = None, state: DeliveryState | None = None, limit: int, before: int | None = None
 ) -> list[Receipt]:
     """List receipts, newest first; `before` is the number of the last one seen."""
     where, values = filters(("session_key = ?", session_key), ("state = ?", state), ("number < ?", before))

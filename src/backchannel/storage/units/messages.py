@@ -63,13 +63,7 @@ def find_in(tx: Tx, session_id: str, message_id: str) -> Message:
 
 
 def history(
-    tx: Tx,
-    session_id: str,
-    *,
-    limit: int,
-    before: str | None = None,
-    after: str | None = None,
-    with_tools: bool = True,
+    tx: Tx, session_id: str, *, limit: int, before: str | None = None, after: str | None = None, with_tools: bool = True
 ) -> HistoryPage:
     """Read a page: the newest messages, or those before or after a message. Long messages make it shorter."""
     page = lines(tx, session_id, limit=limit, before=before, after=after, with_tools=with_tools)
