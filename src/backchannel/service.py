@@ -5,7 +5,7 @@ Every layer above `core` may use this. `runtime/supervisor.py` starts, halts and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -28,6 +28,8 @@ class Service:
 
     name: str = ""
     """Its name in `status` and metrics; without one it is not shown there."""
+    kept: Sequence[Supervised] = ()
+    """What it keeps going; without any, it is up from its start to its end."""
 
     async def start(self) -> None:
         """Recover from rows, then work; also after `halt`."""
@@ -43,8 +45,8 @@ class Service:
         return {}
 
     def health(self) -> Mapping[str, ServiceHealth]:
-        """Describe what it keeps going, by name; without any, it is up from its start to its end."""
-        return {}
+        """Describe what it keeps going, by name."""
+        return {kept.name: kept.health for kept in self.kept}
 
 
 class Supervised:

@@ -8,7 +8,6 @@ that kills the process is found without blaming its neighbours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
 
 import structlog
@@ -18,7 +17,6 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import NOBODY, RunInterrupted, RunState
-from backchannel.core.supervision import ServiceHealth
 from backchannel.errors import InvalidRequest, Unavailable
 from backchannel.runtime.clocks import sleep_or_event
 from backchannel.runtime.events import Event, Hub, WaitStarted
@@ -79,6 +77,7 @@ class Recovery(Service):
         self._hub = hub
         self._clock = clock
         self._kept = Supervised(self.name, clock, RESTART)
+        self.kept = (self._kept,)
         self._tasks = Tasks()
         self._is_open = False
         self._suspicion = asyncio.Lock()
@@ -87,9 +86,6 @@ class Recovery(Service):
 
     def reactions(self) -> Reactions:
         return {RunChanged: self._resume_suspect}
-
-    def health(self) -> Mapping[str, ServiceHealth]:
-        return {self.name: self._kept.health}
 
     async def start(self) -> None:
         """Go on with everything that was accepted, for the agents that this process has."""

@@ -37,6 +37,7 @@ class Supervisor:
         self._services = services
         self._clock = clock
         self._is_closed = False
+        self._starting = asyncio.Lock()
         self._states = {service.name: self._state(is_up=False) for service in services}
         self.is_open = False
         self.is_halted = False
@@ -48,15 +49,16 @@ class Supervisor:
 
     async def start(self) -> None:
         """Start all services, in order; nothing after `close`."""
-        if self._is_closed:
-            return
-        self.is_open, self.is_halted = True, False
-        for service in self._services:
-            if not self.is_open:
+        async with self._starting:  # the lease may be lost, and all started again, while they start
+            if self._is_closed:
                 return
-            await service.start()
-            if not self._states[service.name].is_up:
-                self._states[service.name] = self._state(is_up=True)
+            self.is_open, self.is_halted = True, False
+            for service in self._services:
+                if not self.is_open:
+                    return
+                await service.start()
+                if not self._states[service.name].is_up:
+                    self._states[service.name] = self._state(is_up=True)
 
     async def halt(self) -> None:
         """Drop the work of all services at once."""
@@ -99,9 +101,7 @@ class DatabaseWait(Service):
         self._clock = clock
         self._told = Seldom()
         self._state = Supervised(self.name, clock, Backoff(DATABASE_PAUSE_S, DATABASE_PAUSE_S))
-
-    def health(self) -> Mapping[str, ServiceHealth]:
-        return {self.name: self._state.health}
+        self.kept = (self._state,)
 
     async def durably(self, unit: Callable[[], Awaitable[T]], on_fault: Callable[[Exception], None] | None = None) -> T:
         """Commit or read, and wait while that is not possible. What was done is not thrown away for that.

@@ -12,7 +12,7 @@ delivery, and the loop only wakes the chat's line. In memory there is only the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
@@ -20,7 +20,6 @@ from backchannel.core.contracts import Clock, Timer
 from backchannel.core.delivery.delivery import DeliveryLane
 from backchannel.core.facts import DeliveryChanged, TimerSet
 from backchannel.core.seldom import Seldom
-from backchannel.core.supervision import ServiceHealth
 from backchannel.errors import DatabaseLocked, Unavailable
 from backchannel.runtime.clocks import ClockWatch, sleep_or_event
 from backchannel.runtime.cluster.duties import Duties
@@ -65,6 +64,7 @@ class Timers(Service):
         """Make it; `wake_lane` has a chat looked at, one of whose retries is due."""
         self._wait = wait
         self._kept = Supervised(self.name, clock, RESTART)
+        self.kept = (self._kept,)
         self.set_back_at: float | None = None
         """When the clock was last seen to be set back, on the monotonic clock."""
         self._store = store
@@ -81,9 +81,6 @@ class Timers(Service):
 
     def reactions(self) -> Reactions:
         return {DeliveryChanged: self.on_delivery, TimerSet: self.on_timer}
-
-    def health(self) -> Mapping[str, ServiceHealth]:
-        return {self.name: self._kept.health}
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._kept.keep(self._run), name="timers")

@@ -12,7 +12,7 @@ waited for, and the ends of runs that somebody here follows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -25,7 +25,6 @@ from backchannel.core.cluster.members import GatewaySeen
 from backchannel.core.contracts import Clock
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, Fact, MessageAppended, RunChanged
 from backchannel.core.runs import RunState
-from backchannel.core.supervision import ServiceHealth
 from backchannel.runtime.supervisor import RESTART, DatabaseWait
 from backchannel.service import Supervised
 from backchannel.storage.store import Store
@@ -92,6 +91,7 @@ class EchoService:
         self._wait = wait
         self._kept = Supervised("echoes", clock, RESTART)
         self._looking = Supervised("leftovers", clock, RESTART)
+        self.kept = (self._kept, self._looking)
         self._hearing = hearing
         self._polls = polls
         self._others: frozenset[int] = frozenset()
@@ -119,9 +119,6 @@ class EchoService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._send_words()
-
-    def health(self) -> Mapping[str, ServiceHealth]:
-        return {kept.name: kept.health for kept in (self._kept, self._looking)}
 
     def _join(self) -> None:
         self._wanted = set(self._topics())

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from time import monotonic
@@ -22,7 +22,7 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.cluster.members import GatewayInfo, GatewaySeen, LeaseRenewed
 from backchannel.core.contracts import Clock
-from backchannel.core.supervision import Backoff, ServiceHealth
+from backchannel.core.supervision import Backoff
 from backchannel.errors import Unavailable
 from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.cluster.echoing import EchoService
@@ -66,6 +66,7 @@ class GatewayLease(Service):
         self._lease_s = lease_s
         self._is_outcast = False
         self._kept = Supervised(self.name, clock, Backoff(_PAUSE_S, _PAUSE_S))
+        self.kept = (self._kept, *echoing.kept)
         self._keeping: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
 
@@ -87,9 +88,6 @@ class GatewayLease(Service):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._echoing.close()
-
-    def health(self) -> Mapping[str, ServiceHealth]:
-        return {self.name: self._kept.health, **self._echoing.health()}
 
     # The lease
 

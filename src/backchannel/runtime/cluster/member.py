@@ -33,7 +33,6 @@ from backchannel.core.facts import (
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import NOBODY, RunState
 from backchannel.core.sessions import WEBCHAT
-from backchannel.core.supervision import ServiceHealth
 from backchannel.errors import Unavailable
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.cluster.duties import Duties
@@ -108,6 +107,7 @@ class ClusterMember(Service):
             Supervised(self.name, parts.clock, RESTART): self._here.write,
             Supervised("stream readers", parts.clock, RESTART): self._elsewhere.ask,
         }
+        self.kept = tuple(self._loops)
         parts.hub.listen_for_wants(self._on_want)
         parts.duties.listen(self._on_duties)
         self._reactions: Mapping[type, Sequence[Callable[[Any], None]]] = {
@@ -137,9 +137,6 @@ class ClusterMember(Service):
     async def close(self) -> None:
         self._is_halted = True
         await self._tasks.cancel()
-
-    def health(self) -> Mapping[str, ServiceHealth]:
-        return {kept.name: kept.health for kept in self._loops}
 
     def _on_duties(self) -> None:
         self._tasks.spawn(self._wake_chats())
