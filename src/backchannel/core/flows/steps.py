@@ -34,12 +34,12 @@ _EXCHANGE_LINES = (
 )
 _PROMPT_LINES = ((SPAWN_ANNOUNCE_LINE, FlowStep.ANNOUNCE), (WAKE_LINE, FlowStep.WAKE), ("", FlowStep.NOTICE))
 _SESSION_LINES = ((POST_LINE, FlowStep.POST), ("", FlowStep.TASK))
-_OF_FLOWS = (b'"exchangeId":', f'"sourceTool":"{SPAWN_TOOL}"'.encode())
+_OF_EXCHANGES, _OF_SPAWNS = b'"exchangeId":', f'"sourceTool":"{SPAWN_TOOL}"'.encode()
 
 
 def is_of_flow(line: bytes) -> bool:
     """Whether a stored line may be a message of a flow; False is certain."""
-    return any(part in line for part in _OF_FLOWS)
+    return _OF_EXCHANGES in line or _OF_SPAWNS in line
 
 
 def line_with_step(line: bytes) -> bytes:
