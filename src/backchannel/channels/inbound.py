@@ -6,7 +6,7 @@ and the parts of the gateway. The channel itself checks who may post to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -70,9 +70,9 @@ class Inbound:
         """
         return await self._find(channel).post(body, headers, self.taker(channel))
 
-    def taker(self, channel: str) -> InboundTaker:
-        """Give what a channel hands in to."""
-        return _Taker(self, self._parts, channel)
+    def taker(self, channel: str, taken: Callable[[], None] = lambda: None) -> InboundTaker:
+        """Give what a channel hands in to; `taken` is called after each event, which shows that the channel is up."""
+        return _Taker(self, self._parts, channel, taken)
 
     async def receive(self, channel: str, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
         """Handle an event that came over a channel, with its files, once for each message id.
@@ -139,14 +139,16 @@ class Inbound:
 class _Taker:
     """Takes what comes over one channel."""
 
-    def __init__(self, inbound: Inbound, parts: Parts, channel: str) -> None:
+    def __init__(self, inbound: Inbound, parts: Parts, channel: str, taken: Callable[[], None]) -> None:
         self._inbound = inbound
         self._parts = parts
         self._channel = channel
+        self._taken = taken
 
     async def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
         checked = check(event, channel=self._channel, now_ms=self._parts.clock.now_ms())
         taken = await self._inbound.take(checked, files)
+        self._taken()
         outcome = taken.outcome
         did_nothing = outcome.run_id is None and outcome.command is None
         return InboundAnswer(
@@ -164,3 +166,4 @@ class _Taker:
         if not chat_id or not 0 < len(to) <= MAX_KEY_LENGTH:
             raise InvalidRequest(f"to: expected the id of a chat, 1 to {MAX_KEY_LENGTH} characters", param="to")
         await self._parts.store.move_chat(self._channel, account_id, chat_id, to)
+        self._taken()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import structlog
 from msgspec import structs
@@ -14,10 +14,6 @@ from backchannel.core.delivery.channels import (
     ChannelError,
     ChannelHealth,
     ChannelUnusable,
-    InboundAnswer,
-    InboundEvent,
-    InboundTaker,
-    IncomingFile,
 )
 from backchannel.core.supervision import Backoff
 from backchannel.service import Supervised
@@ -46,15 +42,14 @@ class SupervisedConnection(Supervised):
         self._log = structlog.get_logger(__name__, **about)  # not bound: the logs may be configured later than this
         self.health = ChannelHealth(is_up=not tells, is_connecting=tells, since_ms=clock.now_ms())
 
-    async def connect(self, run: Callable[[InboundTaker], Awaitable[None] | None], taker: InboundTaker) -> None:
+    async def connect(self, run: Callable[[], Awaitable[None] | None]) -> None:
         """Run it, and start it again when it fails, until it ends by itself or is cancelled."""
-        watched = _Watched(taker, self.recovered)
 
         async def attempt() -> None:
             if not self._tells:
                 self.answered()
             try:
-                if (running := run(watched)) is not None:
+                if (running := run()) is not None:
                     await running
             finally:
                 if self._steady is not None:
@@ -113,20 +108,3 @@ class SupervisedConnection(Supervised):
     def _set_down(self, error: str, *, is_usable: bool = True) -> None:
         self.fell(error)
         self.health = structs.replace(self.health, is_connecting=False, is_usable=is_usable)
-
-
-class _Watched:
-    """The taker of a channel; whatever it is handed shows that the channel is up."""
-
-    def __init__(self, taker: InboundTaker, taken: Callable[[], None]) -> None:
-        self._taker = taker
-        self._taken = taken
-
-    async def __call__(self, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
-        answer = await self._taker(event, files)
-        self._taken()
-        return answer
-
-    async def moved(self, account_id: str, chat_id: str, to: str) -> None:
-        await self._taker.moved(account_id, chat_id, to)
-        self._taken()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeAlias
 
 import structlog
 
@@ -36,6 +38,8 @@ from backchannel.runtime.cluster.duties import Duties
 from backchannel.service import Service
 
 log = structlog.get_logger(__name__)
+
+MakeTaker: TypeAlias = Callable[[str, Callable[[], None]], InboundTaker]
 
 
 def configured_channels(settings: Mapping[str, ChannelSettings], clock: Clock) -> Channels:
@@ -103,8 +107,8 @@ class ChannelKeeper(Service):
 
     name = "channels"
 
-    def __init__(self, channels: Channels, taker: Callable[[str], InboundTaker], clock: Clock, duties: Duties) -> None:
-        """Make it; `taker` gives what the channel of a name hands in to."""
+    def __init__(self, channels: Channels, taker: MakeTaker, clock: Clock, duties: Duties) -> None:
+        """Make it; `taker` gives what the channel of a name hands in to, and calls back after each."""
         self._channels = channels
         self._taker = taker
         self._clock = clock
@@ -134,7 +138,7 @@ class ChannelKeeper(Service):
         if (before := self._loops.pop(channel.name, None)) is not None:
             before.cancel()
         if has_connection(channel) and self._duties.has(channel):
-            keeping = kept.connect(channel.run, self._taker(channel.name))
+            keeping = kept.connect(partial(channel.run, self._taker(channel.name, kept.recovered)))
             self._loops[channel.name] = asyncio.create_task(keeping, name=f"channel {channel.name}")
 
     async def close(self) -> None:

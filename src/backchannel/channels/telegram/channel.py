@@ -97,7 +97,7 @@ class TelegramChannel(Channel):
         """Hand in what people write to the bots. Each is kept going by itself: a wrong token stops no other."""
         async with asyncio.TaskGroup() as running:
             for id, kept in self._kept.items():
-                running.create_task(kept.connect(partial(self._run, id, kept), inbound))
+                running.create_task(kept.connect(partial(self._run, id, kept, inbound)))
 
     async def _run(self, id: str, kept: SupervisedConnection, inbound: InboundTaker) -> None:
         account = await self._account(id)
