@@ -68,9 +68,7 @@ def spawn(
     With --json it prints the result of sessions_spawn. Exits with 1 if it is refused, or if a followed run fails.
     """
     if follow and as_json:
-        raise typer.BadParameter(
-            "choose one: --json prints what sessions_spawn returns, at once", param_hint="--follow"
-        )
+        raise typer.BadParameter("choose one: --json prints the result of sessions_spawn", param_hint="--follow")
     args = {
         "task": task,
         "agentId": agent,
