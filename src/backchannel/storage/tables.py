@@ -1,8 +1,8 @@
 """Tables of the database: the columns, owner and end of each.
 
-`schema/*.sql` creates the tables; a test compares the two. From this list follow the columns of an INSERT and of a
-SELECT, the tables that `migrate` copies and their order, and the tables that a unit may write under the lock of one
-session. A new table goes here, with its owner and its end.
+`schema/*.sql` creates the tables; a test compares the two. The columns of an INSERT and of a SELECT follow from
+this list. So do the tables that `migrate` copies, their order, and the tables that a unit may write under the lock of
+one session. A new table goes here, with its owner and its end.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Units are short and run on the event loop: to hand each statement to a thread co
 the interpreter lock. Only the wait for the disk is long, and the commit thread does that. Nobody is answered, and no
 fact is handed on, before COMMIT returns.
 
-- The transaction is gone after a unit failed (full disk): nothing of the group counts, and its units run again one
-  by one, so that only those that cannot be done are refused.
+- The transaction is gone after a unit failed (full disk). Nothing of the group counts. Its units run again one by one,
+  so that only those that cannot be done are refused.
 - COMMIT fails because the disk is full: the same.
 - BEGIN fails (another program holds the file): it is tried again for a while, then the whole group is refused.
 - COMMIT fails otherwise: whether it happened is not known here. Nobody is answered (their futures are cancelled),
