@@ -1,13 +1,15 @@
-"""Settings that are one of several groups, told apart by a tag, as those of channels are by `adapter`."""
+"""Adapters: they are found by name, each is made where it says, and its settings are told apart by a tag."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated, Any
 
 import msgspec
 import pytest
 
 from backchannel.channels.bridge.settings import BridgeSettings
+from backchannel.config.adapters import CHANNELS, DATABASES, SANDBOXES, AdapterKind, thread_word_of
 from backchannel.config.source import ConfigSource
 from backchannel.config.validation import check_shape, setting_paths
 from backchannel.core.delivery.channels import ChannelSettings
@@ -57,3 +59,27 @@ def test_what_adapters_share_is_one_setting() -> None:
     paths = list(setting_paths(Doors))
     assert len(paths) == len(set(paths))
     assert {f"channels.<name>.{name}" for name in ("adapter", "url", "token", "allowFrom")} <= set(paths)
+
+
+@pytest.mark.parametrize("kind", [CHANNELS, DATABASES, SANDBOXES], ids=lambda kind: str(kind.group))
+def test_what_an_adapter_makes_is_where_it_says(kind: AdapterKind) -> None:
+    assert len(kind.ours) >= 2
+    for name in kind.ours:
+        adapter = kind.find(name)
+        assert adapter is not None and adapter.name == name
+        module, _, made = adapter.make.partition(":")
+        assert callable(getattr(import_module(module), made))
+
+
+def test_a_database_is_known_by_each_scheme_of_its_url() -> None:
+    found = [DATABASES.find(scheme) for scheme in ("postgres", "postgresql", "sqlite", "mysql")]
+    assert [adapter and adapter.title for adapter in found] == ["PostgreSQL", "PostgreSQL", "SQLite", None]
+
+
+def test_one_kind_of_database_and_of_sandbox_is_the_default() -> None:
+    for kind in (DATABASES, SANDBOXES):
+        assert [name for name in kind.ours if (found := kind.find(name)) and found.is_default] == [kind.default]
+
+
+def test_only_the_name_of_a_platform_tells_its_word_for_threads() -> None:
+    assert [thread_word_of(name) for name in ("telegram", "bridge", "desk")] == ["topic", None, None]

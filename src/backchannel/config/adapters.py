@@ -210,12 +210,12 @@ def webhook_hosts(channels: Iterable[ChannelSettings]) -> frozenset[str]:
 
 @cache
 def thread_word_of(name: str) -> ThreadWord | None:
-    """Give the word for a thread of the platform that a channel is named after; None if it has no platform's name.
+    """Give the word for a thread of the platform that a channel is named after; None if that has no word of its own.
 
     A bridge that is called like a platform leads there, and its sessions have the keys that the platform's have.
     """
     adapter = CHANNELS.find(name) if name in CHANNELS.ours else None
-    return None if adapter is None else adapter.thread_word
+    return None if adapter is None or adapter.thread_word == "thread" else adapter.thread_word
 
 
 def database_kind(url: str) -> Adapter | None:
