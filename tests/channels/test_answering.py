@@ -139,6 +139,8 @@ async def test_a_question_from_before_the_channel_was_kept_is_answered_where_it_
         await here.says("desk", "ann", "go")
     with closing(open_database(tmp_path)) as database:  # as the version before left it
         database.execute("ALTER TABLE approvals DROP COLUMN channel")
+        for unused in ("leases", "channel_state"):
+            database.execute(f"CREATE TABLE {unused} (name TEXT)")
         database.execute("PRAGMA user_version = 18")
     async with houses(tmp_path) as here:
         assert (await here.pending()).channel == "desk"
