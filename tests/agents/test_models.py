@@ -37,7 +37,7 @@ def refusal(models: Models, ref: str) -> str:
 
 async def ask(model: Model) -> ModelReply:
     hello = Message(id="m", role=Role.USER, content=text_content("hello"), timestamp=0)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         events = [event async for event in model.stream(ModelRequest(system="", messages=(hello,)))]
     assert isinstance(events[-1], ModelReply)
     return events[-1]

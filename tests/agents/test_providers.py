@@ -104,7 +104,7 @@ def asking(*messages: Message, **more: Any) -> ModelRequest:
 
 
 async def ask(model: ProviderModel, request: ModelRequest | None = None) -> tuple[list[ModelEvent], ModelReply]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         events = [event async for event in model.stream(request or asking())]
     reply = events.pop()
     assert isinstance(reply, ModelReply)
@@ -627,7 +627,7 @@ async def _listen(model: ProviderModel) -> None:
 async def test_cancelling_before_the_answer_closes_the_connection(model: ProviderModel, stub: StubProvider) -> None:
     stub.then(Hang())
     asking_task = asyncio.create_task(_listen(model))
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         asked = await stub.asked()
         asking_task.cancel()
         await asked.gone.wait()
@@ -638,7 +638,7 @@ async def test_cancelling_before_the_answer_closes_the_connection(model: Provide
 async def test_cancelling_in_the_middle_closes_the_connection(model: ProviderModel, stub: StubProvider) -> None:
     reached = asyncio.Event()
     stub.then(Answer(text=("a", "b"), gate=asyncio.Event(), held_at=1, reached=reached))
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(_listen, model)
             await reached.wait()
@@ -648,7 +648,7 @@ async def test_cancelling_in_the_middle_closes_the_connection(model: ProviderMod
 
 async def test_closing_the_iterator_closes_the_connection(model: ProviderModel, stub: StubProvider) -> None:
     stub.then(Answer(text=("a", "b"), gate=asyncio.Event(), held_at=1))
-    with anyio.fail_after(10):
+    with anyio.fail_after(20):
         stream = model.stream(asking())
         async with aclosing(stream):  # type: ignore[type-var]  # an async generator, whatever the contract says
             assert await anext(stream) == TextDelta("a")

@@ -130,7 +130,7 @@ async def test_a_gate_holds_the_reply_where_it_is_put(held_at: int, heard: list[
             if isinstance(event, TextDelta):
                 texts.append(event.text)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(listen)
             await model.asked()

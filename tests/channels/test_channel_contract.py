@@ -269,7 +269,7 @@ async def test_credentials_that_are_revoked_are_told_in_words_until_they_are_tak
         await _replies(at, 1)
         held.refuse_login(True)
         keeper = at.gateway.parts.keeper
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await held.refused_twice()
         assert not keeper.health_of(held.name).is_usable
         assert "Unauthorized" in keeper.down()[held.name] and TOKEN not in keeper.down()[held.name]

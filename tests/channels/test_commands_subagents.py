@@ -61,11 +61,11 @@ class Room:
         """Start sub-agents, and wait until they are at work, or so many of them are."""
         asked = len(self.family.model.requests)
         assert await self.says(f"start {', '.join(names)}") == "on it"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await self.family.model.asked(asked + 2 + 2 * (len(names) if working is None else working))
 
     async def over(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await at_rest(self.gateway)
 
 

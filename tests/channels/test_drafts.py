@@ -56,7 +56,7 @@ async def ask(at: ChannelDesk, message_id: str = "1", text: str = "hello") -> st
 
 async def until(platform: Platform, holds: Callable[[], bool]) -> None:
     """Wait until something holds; it is looked at after each call."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not holds():
             platform.called.clear()
             await platform.called.wait()
@@ -362,7 +362,7 @@ async def _known_of(gateway: Gateway) -> None:
     async def is_known() -> bool:
         return any(draft.message_id for draft in await gateway.store.drafts())
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await until_told(gateway, is_known)
 
 

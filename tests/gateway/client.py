@@ -74,7 +74,7 @@ class Client:
         return await self.take(queue)
 
     async def take(self, queue: asyncio.Queue[dict[str, Any]]) -> dict[str, Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             frame = await queue.get()
         if not frame["ok"]:
             raise Refused(frame["error"])
@@ -107,7 +107,7 @@ class Client:
         return [payload for payload in self.seen("chat") if "message" in payload]
 
     async def _until(self, found: Callable[[], list[dict[str, Any]]], wanted: dict[str, Any]) -> dict[str, Any]:
-        async with asyncio.timeout(10), self.came:
+        async with asyncio.timeout(20), self.came:
             while True:
                 for payload in found():
                     if wanted.items() <= payload.items():
@@ -119,7 +119,7 @@ class Client:
 
     async def closed(self) -> int:
         """Wait for the gateway to close the connection; returns the code."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await self.socket.wait_closed()
         return self.socket.close_code or 0
 

@@ -159,7 +159,7 @@ class Scenario:
             await self._taken(queue, "agent", params)
 
     async def _taken(self, queue: asyncio.Queue[dict[str, Any]], method: str, params: dict[str, Any]) -> dict[str, Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             frame = await queue.get()
         self.exchanged.append(Exchanged(method, params, frame))
         return frame
@@ -205,7 +205,7 @@ class Scenario:
     async def allow(self) -> None:
         """Let an agent ask twice for what has to be allowed, and answer it in both ways."""
         await self.call("chat.send", sessionKey="agent:busy:main", message="go", idempotencyKey="run-10")
-        async with asyncio.timeout(10), self._client.came:
+        async with asyncio.timeout(20), self._client.came:
             await self._client.came.wait_for(lambda: len(self._client.seen("plugin.approval.requested")) == 2)
         one, two = (each["id"] for each in self._client.seen("plugin.approval.requested"))
         await self.call("plugin.approval.list")

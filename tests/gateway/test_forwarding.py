@@ -29,7 +29,7 @@ async def let_them_speak(client: Client) -> None:
     await client.ask("sessions.messages.subscribe", key=MAIN)
     args = {"sessionKey": SPEAKER, "message": "what do you see?", "timeoutSeconds": 10}
     await client.ask("tools.invoke", tool="sessions_send", args=args, sessionKey=MAIN)
-    async with asyncio.timeout(10), client.came:
+    async with asyncio.timeout(20), client.came:
         while "REPLY_SKIP" not in texts([each["message"] for each in client.seen("session.message")]):
             await client.came.wait()
 

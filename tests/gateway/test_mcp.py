@@ -421,7 +421,7 @@ async def test_a_call_that_takes_long_reports_progress_until_its_result(held: He
             held.released.set()
 
     async with served(held) as url, connected(url, mode=mode) as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             result = await client.call_tool("held", {}, progress_callback=heard)
 
     assert result.structured_content == {"status": "ok"}
@@ -446,7 +446,7 @@ async def test_nothing_is_reported_of_a_call_that_is_quick() -> None:
 
 @pytest.mark.parametrize("mode", MODES.values())
 async def test_a_call_that_its_client_cancels_is_stopped_at_once(held: HeldTools, mode: str) -> None:
-    async with served(held) as url, connected(url, mode=mode) as client, asyncio.timeout(10):
+    async with served(held) as url, connected(url, mode=mode) as client, asyncio.timeout(20):
         calling = asyncio.create_task(client.call_tool("held", {}))
         await held.began.wait()
         calling.cancel()
@@ -460,9 +460,9 @@ async def test_a_call_whose_client_goes_away_is_cancelled(held: HeldTools, mode:
     async with served(held) as url:
         async with connected(url, mode=mode) as client:
             calling = asyncio.create_task(client.call_tool("held", {}))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await held.began.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await held.cancelled.wait()
         await asyncio.gather(calling, return_exceptions=True)
 

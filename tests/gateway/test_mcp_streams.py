@@ -82,7 +82,7 @@ async def taken(world: World, count: int = 1) -> None:
     changed = asyncio.Event()
     stop = world.gateway.runtime.hub.listen(lambda event: changed.set())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while len(await world.gateway.store.runs(limit=10)) < count:
                 await changed.wait()
                 changed.clear()
@@ -92,7 +92,7 @@ async def taken(world: World, count: int = 1) -> None:
 
 async def outcome(events: AsyncIterator[httpx2.ServerSentEvent]) -> dict[str, Any]:
     """Read a stream to the answer at its end."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         async for event in events:
             if event.data and "id" in (message := json.loads(event.data)):
                 assert isinstance(message, dict)
@@ -136,7 +136,7 @@ async def test_a_notification_in_a_request_of_its_own_stops_the_wait_and_nothing
         calling = asyncio.create_task(client.post(call()))
         await taken(world)
         assert (await client.post(cancelled(7))).status_code == 202
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             answer = await calling
 
     events = [line for line in answer.text.splitlines() if line.startswith("data:") and line.strip() != "data:"]
@@ -273,7 +273,7 @@ async def test_after_its_last_event_there_is_nothing_more(world: World) -> None:
     world.release.set()
     async with wire(world) as client:
         async with client.stream(call()) as events:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 last = [event.id async for event in events][-1]
         answer = await client.get(last)
 
@@ -329,7 +329,7 @@ async def test_a_gateway_that_stops_leaves_the_stream_to_be_taken_up_at_its_next
         first = await anext(events)
         await taken(world)
         stop = world.gateway.runtime.close() if ends == "the runtime" else world.at.web.close("it stops")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await asyncio.gather(stop, no_more(events))
     async with make_world() as world, wire(world) as client, client.resumed(first.id) as events:
         world.release.set()
@@ -349,7 +349,7 @@ async def test_a_gateway_that_stops_refuses_what_cannot_be_come_back_for(world: 
         calling = asyncio.create_task(client.post(call()))
         await taken(world)
         await world.at.web.close("it stops")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             answers = [await calling, await client.post(call())]
 
     assert answers[0].json()["error"]["data"]["details"]["code"] == "shutting_down"

@@ -37,7 +37,7 @@ async def strangers(world: World, count: int, said: bytes = b"") -> AsyncIterato
 
 async def ended(reader: asyncio.StreamReader) -> bool:
     """Wait until the gateway has ended a connection."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         try:
             while await reader.read(65536):
                 pass
@@ -47,7 +47,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110 - turns of the loop: nobody tells of what is asked
             await asyncio.sleep(0)
 

@@ -69,7 +69,7 @@ class Race:
         await until(lambda: unit in [waiting.name for waiting in driver._waiting])
         self.disk.goes_on.set()
         await asyncio.gather(deleted, made)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             return await queue.get()
 
     async def seen(self) -> list[Any]:

@@ -120,7 +120,7 @@ async def test_a_client_that_drops_the_line_in_the_middle_leaves_nothing_behind(
         socket = await websockets.connect(world.url, compression=None)
         await socket.send(b"\x00" * 10)
         socket.transport.abort()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while (await client.ask("status"))["connections"] > 1:
             pass
 

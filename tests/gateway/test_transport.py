@@ -36,7 +36,7 @@ async def line(world: World) -> AsyncIterator[tuple[asyncio.StreamReader, asynci
 
 async def is_let_go(reader: asyncio.StreamReader) -> bool:
     """Wait until the gateway has ended the connection, without an answer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         try:
             return await reader.read() == b""
         except ConnectionResetError:
@@ -44,7 +44,7 @@ async def is_let_go(reader: asyncio.StreamReader) -> bool:
 
 
 async def answer_to(world: World, request: bytes) -> bytes:
-    async with line(world) as (reader, writer), asyncio.timeout(10):
+    async with line(world) as (reader, writer), asyncio.timeout(20):
         writer.write(request)
         return await reader.readuntil(b"\r\n")
 
@@ -111,7 +111,7 @@ async def test_what_is_not_taken_in_is_answered_and_closed(
     world: World, request_head: bytes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with capture_logs() as logs:
-        async with line(world) as (reader, writer), asyncio.timeout(10):
+        async with line(world) as (reader, writer), asyncio.timeout(20):
             writer.write(request_head + b"\r\n")
             answer = await reader.read()
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
@@ -132,7 +132,7 @@ async def test_a_connection_that_is_refused_fills_no_log(
 ) -> None:
     async with make_world(limits=Limits(connections=1)) as world, connected(world.url):
         with capture_logs() as logs:
-            async with line(world) as (reader, writer), asyncio.timeout(10):
+            async with line(world) as (reader, writer), asyncio.timeout(20):
                 writer.write(request_head + b"\r\n")
                 answer = await reader.read()
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
@@ -153,7 +153,7 @@ async def test_nonsense_behind_a_request_leaves_its_answer_whole(
     body = b'{"tool":"agents_list"}'
     token = f"Authorization: Bearer {OPERATOR}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with capture_logs() as logs:
-        async with line(world) as (reader, writer), asyncio.timeout(10):
+        async with line(world) as (reader, writer), asyncio.timeout(20):
             writer.write(BEGINNING + token + body + b"}}nonsense")
             answer = await reader.read()
     assert answer.startswith(b"HTTP/1.1 200 OK") and answer.count(b"HTTP/1.1") == 1
@@ -164,7 +164,7 @@ async def test_nonsense_behind_a_request_leaves_its_answer_whole(
 async def test_nonsense_in_a_body_ends_its_request(world: World, caplog: pytest.LogCaptureFixture) -> None:
     token = f"Authorization: Bearer {OPERATOR}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     with capture_logs() as logs:
-        async with line(world) as (reader, writer), asyncio.timeout(10):
+        async with line(world) as (reader, writer), asyncio.timeout(20):
             writer.write(BEGINNING + token)
             await writer.drain()
             writer.write(b"5\r\nhello\r\nnonsense\r\n")
@@ -199,7 +199,7 @@ async def test_many_headers_and_a_large_body_are_none_too_many(world: World) -> 
 
 async def test_one_request_after_the_other_counts_each_for_itself(world: World) -> None:
     request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Name: value\r\n" * 2000 + b"\r\n"
-    async with line(world) as (reader, writer), asyncio.timeout(10):
+    async with line(world) as (reader, writer), asyncio.timeout(20):
         for _ in range(5):
             writer.write(request)
             assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
@@ -214,7 +214,7 @@ async def test_one_request_after_the_other_counts_each_for_itself(world: World) 
 async def test_a_request_that_does_not_come_to_its_end_is_not_waited_for(make_world: MakeWorld, sent: bytes) -> None:
     async with make_world(limits=IMPATIENT) as world, line(world) as (reader, writer):
         writer.write(sent)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             left = await reader.read()
         assert left == b"" or left.startswith(b"HTTP/1.1 401 ")
 
@@ -259,7 +259,7 @@ async def _complaints_of_a_cut_connection() -> list[dict[str, Any]]:
 
     server = await loop.create_server(Far, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         transport = await made
         joined = JoinedWrites(transport)
         transport.abort()

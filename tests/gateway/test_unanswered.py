@@ -20,7 +20,7 @@ KEY = "agent:speaker:main"
 async def frames_of(world: World, *requests: tuple[str, dict[str, Any]], finals: int) -> list[dict[str, Any]]:
     """Connect, send these requests at once, and read all frames until so many conversations have ended."""
     frames: list[dict[str, Any]] = []
-    async with asyncio.timeout(10), websockets.connect(world.url, compression=None) as socket:
+    async with asyncio.timeout(20), websockets.connect(world.url, compression=None) as socket:
         for id, (method, params) in enumerate((("connect", CONNECT), ("sessions.subscribe", {}), *requests)):
             await socket.send(json.dumps({"type": "req", "id": str(id), "method": method, "params": params}))
             while id < 2 and (not frames or frames[-1]["type"] != "res" or frames[-1]["id"] != str(id)):

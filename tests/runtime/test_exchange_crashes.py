@@ -64,7 +64,7 @@ async def live_until(
             with suppress(Unavailable):
                 await gateway.submit(A, "ask b", run_id="asking")
             assert gateway.failed is not None
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await gateway.failed
 
 

@@ -65,7 +65,7 @@ class CleanupFamily(Family):
     async def moved_on(self, minutes: float) -> None:
         """Let time pass, and whatever falls due be done."""
         self.clock.move_on(minutes * 60)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while self.rows("SELECT 1 FROM timers WHERE due_at <= ?", self.clock.now_ms()):
                 await self.gateway.store.check_writable()
                 self.clock.move_on(1)  # for whoever went to sleep just after the time had moved

@@ -612,7 +612,7 @@ async def test_many_callers_at_once_lose_nothing(bench: Bench) -> None:
             with suppress(ValueError):
                 assert await bench.driver.write(unit) == ref
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         await asyncio.gather(*(caller(name) for name in range(40)))
     written = bench.in_file()
     for name in range(40):

@@ -29,7 +29,7 @@ from tests.support.cut import CutLine
 from tests.support.postgres import Cluster, new_database
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
-PATIENCE_S = 10.0
+PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from tests.support.servers import LocalServer
 
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 
 S = TypeVar("S", bound=LocalServer)
 T = TypeVar("T")

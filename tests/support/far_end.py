@@ -75,13 +75,13 @@ class FarEnd(LocalServer):
 
     async def took(self, count: int) -> list[Message]:
         """Wait until so many messages were taken in all."""
-        async with asyncio.timeout(10), self._came:
+        async with asyncio.timeout(20), self._came:
             await self._came.wait_for(lambda: len(self.messages) >= count)
         return self.messages
 
     async def posted(self, count: int) -> None:
         """Wait until so much was posted in all, taken or not."""
-        async with asyncio.timeout(10), self._came:
+        async with asyncio.timeout(20), self._came:
             await self._came.wait_for(lambda: len(self.posts) >= count)
 
     @property

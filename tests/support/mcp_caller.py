@@ -72,6 +72,6 @@ async def calling(
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110  # what is waited for happens in another process
             await asyncio.sleep(0.01)

@@ -103,7 +103,7 @@ class Platform:
 
     async def typed(self, count: int) -> None:
         """Wait until it was asked so often to show that somebody is typing."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while len(self.typing) < count:
                 self.called.clear()
                 await self.called.wait()
@@ -114,7 +114,7 @@ class Platform:
 
     async def until_called(self, count: int) -> None:
         """Wait until it was asked so often."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while len(self.calls) < count:
                 self.called.clear()
                 await self.called.wait()

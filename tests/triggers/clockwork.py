@@ -54,7 +54,7 @@ async def rest(gateway: Gateway, clock: StageClock) -> None:
 
 async def all_seen_to(gateway: Gateway, clock: StageClock) -> None:
     """Wait until the timers have seen to everything that is due."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while (await gateway.store.due(1)).timers:
             clock.stir()
 

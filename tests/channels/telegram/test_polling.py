@@ -51,7 +51,7 @@ class UpdateTaker:
         self.connected += 1
 
     async def until(self, chat: int, count: int) -> list[str]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while len(self.taken[chat]) < count:
                 self.more.clear()
                 await self.more.wait()
@@ -126,7 +126,7 @@ async def test_what_is_not_acknowledged_comes_again_after_a_restart() -> None:
     async with Telegram() as telegram:
         telegram.say("one")
         async with polling(telegram, desk):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await desk.more.wait()
         desk.gates.clear()
         async with polling(telegram, desk):
@@ -191,7 +191,7 @@ async def test_one_broken_question_is_asked_again_and_two_in_a_row_are_an_error(
         telegram.then("getUpdates", Break(takes=False), Fault(502, body="<html>Bad Gateway</html>"))
         async with polling(telegram, desk) as running:
             with pytest.raises(ChannelError) as raised:
-                await asyncio.wait_for(running, 10)
+                await asyncio.wait_for(running, 20)
         assert TOKEN not in str(raised.value)
         telegram.then("getUpdates", Break(takes=False))
         async with polling(telegram, desk):
