@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
@@ -29,6 +28,7 @@ from backchannel.runtime.events import ReplyGrew
 from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
 from tests.support.gateways import CONFIG, MAIN, dying, held, request
+from tests.support.logs import captured_logs
 from tests.support.platform import Answer, FrozenChannel, Platform, PlatformChannel, said
 from tests.support.resting import at_rest
 from tests.support.resting import until as until_told
@@ -215,7 +215,7 @@ async def test_no_draft_overtakes_what_stands_in_line(tmp_path: Path) -> None:
 async def test_a_draft_whose_answer_was_lost_is_neither_posted_again_nor_edited(tmp_path: Path) -> None:
     platform, slow = Platform(), Slow()
     platform.then(Answer(ChannelSilent("no answer"), takes=True))
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with desk(tmp_path, {}, PlatformChannel(platform), model=slow.model) as at:
             await ask(at)
             await platform.until_called(1)
@@ -441,7 +441,7 @@ async def test_a_draft_that_was_being_posted_when_the_process_died_is_not_posted
         await gateway.inbound.receive("chat", said("hello", "1"))
         await platform.until_called(1)
     platform.holds = None
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with desk(tmp_path, {}, PlatformChannel(platform), model=ScriptedModel(replies=[WHOLE])) as at:
             await at_rest(at.gateway)
     assert platform.texts() == ["first words.", WHOLE] and platform.posts(drafts=True) == 1

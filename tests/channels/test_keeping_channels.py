@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.delivery.channels import (
@@ -32,6 +31,7 @@ from tests.support.clocks import StageClock
 from tests.support.far_channel import FarChannel
 from tests.support.far_end import FarEnd, Fault
 from tests.support.gateways import MAIN, echo, running
+from tests.support.logs import captured_logs
 
 pytestmark = pytest.mark.anyio
 TO_DESK = Address(channel="desk", to="C")
@@ -113,7 +113,7 @@ async def test_a_channel_that_its_platform_refuses_is_named_at_once_and_stops_no
         gateway.add_channel(Failing(refused, 10_000))
         gateway.add_channel(FarChannel())
 
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with running(tmp_path, ScriptedModel(replies=echo), equip=equip) as gateway:
             (problem,) = [found for found in (await examine(gateway.parts)).problems if "weak" in found.message]
             assert gateway.parts.keeper.health_of("far").is_up
@@ -127,7 +127,7 @@ async def test_a_channel_that_its_platform_refuses_is_named_at_once_and_stops_no
 
 async def test_a_channel_that_was_refused_is_tried_once_a_minute_and_logged_once(tmp_path: Path) -> None:
     channel, clock = Failing(refused, 4), StageClock()
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with running(tmp_path, ScriptedModel(replies=echo), clock=clock) as gateway:
             started = clock.now_ms()
             gateway.add_channel(channel)

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.delivery.channels import Channel, ChannelSilent, OutboundPart, Sent
@@ -17,6 +16,7 @@ from tests.channels.desk import desk
 from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd, Fault
 from tests.support.gateways import CONFIG, MAIN, dying, echo
+from tests.support.logs import captured_logs
 from tests.support.servers import Break, Hang
 
 pytestmark = pytest.mark.anyio
@@ -285,7 +285,7 @@ class Unfinished(Keyless):
 
 async def test_an_unexpected_fault_of_a_channel_is_logged_with_its_traceback_once_and_retried(tmp_path: Path) -> None:
     channel = Unfinished(3)
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with desk(tmp_path, {}, channel, clock=StageClock()) as world:
             delivery_id = await world.send(to(channel="unfinished"))
             await world.heard.until(lambda: len(world.states(delivery_id)) > 2)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.core.policy.inbound import AdmissionRules, Arrival, RoutingRules, check, parse_event, route
 from backchannel.core.policy.pairing import APPROVED_TEXT, CODE_LENGTH, MOST_PENDING, PAIRING_LIFE_MS, PairingState
@@ -23,6 +22,7 @@ from tests.support.clocks import StageClock
 from tests.support.databases import open_database, with_database
 from tests.support.far_end import FarEnd, event, signed
 from tests.support.gateways import settled
+from tests.support.logs import captured_logs
 
 pytestmark = pytest.mark.anyio
 EVE: dict[str, Any] = {"senderId": "eve", "chatId": "Eve-1", "senderName": "Eve"}
@@ -187,7 +187,7 @@ async def test_an_owner_lets_in_whoever_asked_on_their_own_channel_and_hears_of_
 
 
 async def test_a_thousand_strangers_fill_neither_the_table_nor_the_chats(tmp_path: Path) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with street(tmp_path) as here:
             verdicts = await asyncio.gather(
                 *(here.says("let me in", senderId=f"s{n}", chatId=f"C{n}") for n in range(1000))

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from msgspec.structs import replace
 
 import backchannel
@@ -36,6 +35,7 @@ from tests.cluster.lives import ROOT, Gateways, check_done_once
 from tests.storage.support import Host
 from tests.support.gateways import CONFIG
 from tests.support.grown import FIELD
+from tests.support.logs import captured_logs
 from tests.support.postgres import new_database
 
 pytestmark = pytest.mark.anyio
@@ -200,7 +200,7 @@ async def test_gateways_that_differ_say_so_in_their_state_and_in_the_log(tmp_pat
     another = {"messages": {"failureNotice": False}}
     one = Gateway(config_from({**CONFIG, **shared}, {}, state=tmp_path / "one"))
     other = Gateway(config_from({**CONFIG, **shared, **another}, {}, state=tmp_path / "other"))
-    with structlog.testing.capture_logs() as logs:
+    with captured_logs() as logs:
         async with one, other:
             await knows(one, 2)
             assert [what for _, what in await differences(one)] == ["configuration"]

@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.config.schema_doors import AuthSettings, ControlUiSettings, GatewaySettings
 from backchannel.core.records import TokenRow
@@ -33,6 +32,7 @@ from backchannel.gateway.ws.throttling import (
 )
 from backchannel.wire.frames import TokenScope
 from tests.support.clocks import StageClock
+from tests.support.logs import captured_logs
 
 ALL = frozenset(TokenScope)
 
@@ -235,7 +235,7 @@ class TestFailures:
     def test_the_log_has_a_line_a_minute_for_each_address_however_many_fail(self) -> None:
         clock = StageClock.still(0)
         failures = FailedAttempts(clock, "login")
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             for n in range(15):
                 failures.add("1.2.3.4", f"guess {n}")
             failures.add("5.6.7.8", "guess")

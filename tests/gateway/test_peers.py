@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.gateway.ws import peers
 from backchannel.gateway.ws.connections import Limits
+from tests.support.logs import captured_logs
 
 from .client import OPERATOR, connected
 from .conftest import MakeWorld, World
@@ -107,7 +107,7 @@ async def test_nobody_is_taken_in_beyond_the_descriptors_and_all_get_their_turn(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "descriptor_limit", lambda: 12)
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with make_world() as world, strangers(world, 40), connected(world.url) as client:
             assert (await client.ask("health"))["ok"]
             assert world.at.web.peers.count <= 6

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import uvloop
-from structlog.testing import capture_logs
 
 from backchannel.gateway.ws.connections import Limits
 from backchannel.gateway.ws.transport import HEAD_BYTES, LINE_BYTES, JoinedWrites
+from tests.support.logs import captured_logs
 
 from .client import OPERATOR, connected, opened
 from .conftest import MakeWorld, World
@@ -110,7 +110,7 @@ COOKIE = b"Cookie: " + b"c" * (LINE_BYTES + 100) + b"\r\n"
 async def test_what_is_not_taken_in_is_answered_and_closed(
     world: World, request_head: bytes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with line(world) as (reader, writer), asyncio.timeout(20):
             writer.write(request_head + b"\r\n")
             answer = await reader.read()
@@ -131,7 +131,7 @@ async def test_a_connection_that_is_refused_fills_no_log(
     make_world: MakeWorld, request_head: bytes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with make_world(limits=Limits(connections=1)) as world, connected(world.url):
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             async with line(world) as (reader, writer), asyncio.timeout(20):
                 writer.write(request_head + b"\r\n")
                 answer = await reader.read()
@@ -140,7 +140,7 @@ async def test_a_connection_that_is_refused_fills_no_log(
 
 
 async def test_a_foreign_page_that_is_refused_fills_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with opened(world.url, additional_headers={"Origin": "https://evil.example"}) as page:
             assert "allowedOrigins" in (await page.refused("connect", {}))["message"]
             assert await page.closed() == 1008
@@ -152,7 +152,7 @@ async def test_nonsense_behind_a_request_leaves_its_answer_whole(
 ) -> None:
     body = b'{"tool":"agents_list"}'
     token = f"Authorization: Bearer {OPERATOR}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with line(world) as (reader, writer), asyncio.timeout(20):
             writer.write(BEGINNING + token + body + b"}}nonsense")
             answer = await reader.read()
@@ -163,7 +163,7 @@ async def test_nonsense_behind_a_request_leaves_its_answer_whole(
 
 async def test_nonsense_in_a_body_ends_its_request(world: World, caplog: pytest.LogCaptureFixture) -> None:
     token = f"Authorization: Bearer {OPERATOR}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with line(world) as (reader, writer), asyncio.timeout(20):
             writer.write(BEGINNING + token)
             await writer.drain()
@@ -176,7 +176,7 @@ async def test_nonsense_in_a_body_ends_its_request(world: World, caplog: pytest.
 async def test_text_that_is_not_utf_8_closes_its_connection_and_fills_no_log(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with world.client() as client:
             await client.socket.send(b"\xff\xfe", text=True)
             assert await client.closed() == 1007
@@ -231,7 +231,7 @@ async def test_whoever_is_answered_slowly_or_has_connected_is_not_let_go(make_wo
 
 async def test_whoever_goes_away_in_the_middle_fills_no_log(make_world: MakeWorld) -> None:
     channel = {"adapter": "bridge", "url": "http://127.0.0.1:1", "secret": "a secret of the channel"}
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with make_world({"channels": {"desk": channel}}) as world, line(world) as (_, writer):
             writer.write(b"POST /channels/desk/inbound HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n123")
             await writer.drain()

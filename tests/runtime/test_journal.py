@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelFailed
@@ -18,6 +17,7 @@ from tests.channels.desk import desk
 from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd, Fault
 from tests.support.gateways import MAIN, ended, held, running, with_defaults
+from tests.support.logs import captured_logs
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState
@@ -30,7 +30,7 @@ def told(logs: list[MutableMapping[str, Any]], words: str) -> list[MutableMappin
 
 async def test_a_failed_run_is_one_warning_that_names_it_and_an_answered_one_is_none(tmp_path: Path) -> None:
     model = ScriptedModel(replies=[ModelFailed("x" * 1000, retryable=False), "hi"])
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with running(tmp_path, model) as gateway:
             with pytest.raises(RunFailed):
                 await gateway.ask("main", "hello", run_id="r")
@@ -43,7 +43,7 @@ async def test_a_failed_run_is_one_warning_that_names_it_and_an_answered_one_is_
 
 async def test_a_run_whose_time_was_over_is_told_and_one_that_was_stopped_is_not(tmp_path: Path) -> None:
     model = ScriptedModel(replies=[held("so"), held("so")])
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with running(tmp_path, model, config=with_defaults(timeoutSeconds=1)) as gateway:
             await gateway.submit("main", "hello", run_id="r1")
             await ended(gateway, "r1")
@@ -57,7 +57,7 @@ async def test_a_run_whose_time_was_over_is_told_and_one_that_was_stopped_is_not
 
 
 async def test_a_delivery_that_failed_is_one_warning_without_its_text(tmp_path: Path) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}) as world:
             far_end.then(Fault(404, body="no such chat"))
             delivery_id = await world.send(TO_DESK)
@@ -68,7 +68,7 @@ async def test_a_delivery_that_failed_is_one_warning_without_its_text(tmp_path: 
 
 
 async def test_a_channel_that_goes_down_and_comes_up_again_is_told_once_each(tmp_path: Path) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, clock=StageClock()) as world:
             far_end.then(*[Fault(503)] * 5)
             delivery_id = await world.send(TO_DESK)

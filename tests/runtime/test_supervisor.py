@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.facts import Fact, LaneFree, TimerSet
@@ -18,6 +17,7 @@ from backchannel.runtime.supervisor import DatabaseWait, Supervisor
 from backchannel.service import Reactions, Service, Supervised
 from tests.support.clocks import StageClock
 from tests.support.gateways import echo, running
+from tests.support.logs import captured_logs
 
 pytestmark = pytest.mark.anyio
 
@@ -105,7 +105,7 @@ async def test_what_fails_is_started_again_after_pauses_that_grow_and_its_traceb
     clock = StageClock.still(1_000_000)
     kept = Supervised("weak", clock, Backoff(1.0, 5.0))
     work = Failing(4, kept.recovered, OSError("the line is dead"))
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         task = asyncio.create_task(kept.keep(work))
         async with asyncio.timeout(20):
             await work.held.wait()
@@ -156,7 +156,7 @@ async def test_the_wait_for_the_database_retries_until_it_is_back_and_says_so(tm
 
     async with running(tmp_path, ScriptedModel(replies=echo)) as gateway:
         wait = DatabaseWait(gateway.store, clock)
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             assert await wait.durably(unit) == "done"
     assert clock.slept == [1.0, 1.0]
     assert [line["event"] for line in logs] == ["waiting for the database"], "once a minute"

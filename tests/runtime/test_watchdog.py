@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.sessions import Session
 from backchannel.runtime.watchdog import BOUND_S, WARN_USED_S
 from tests.support.gateways import MAIN, ended, request, running
+from tests.support.logs import captured_logs
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ def hold(session: Session) -> None:
 
 
 async def test_a_unit_that_holds_the_loop_is_counted_and_named(tmp_path: Path) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         async with running(tmp_path, ScriptedModel(replies=["done"])) as gateway:
             before = gateway.runtime.watchdog.stalls
             await gateway.runtime.submit(request(MAIN, "go", id="r"), hold)

@@ -8,11 +8,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import structlog
 
 from backchannel.errors import StartupError
 from backchannel.storage.databases import database_at
 from tests.storage.support import MAIN, Host, note, texts
+from tests.support.logs import captured_logs
 from tests.support.postgres import Cluster, new_database
 from tests.support.tls import TlsFront, make_certificate
 
@@ -43,7 +43,7 @@ async def front(cluster: Cluster, tmp_path: Path) -> AsyncIterator[TlsFront]:
 
 async def refusal(url: str) -> str:
     """Read why a start on a database is refused, and all that was logged meanwhile."""
-    with structlog.testing.capture_logs() as logs, pytest.raises(StartupError) as refused:
+    with captured_logs() as logs, pytest.raises(StartupError) as refused:
         await asyncio.to_thread(database_at(url).prepare, has_past=lambda: False)
     return f"{refused.value} {refused.value.wire()} {logs}"
 

@@ -1,4 +1,4 @@
-"""Looking at log lines where no gateway has configured them."""
+"""Captured log lines, for tests with and without a gateway."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.channels.registry import why_no_channel
 from backchannel.channels.telegram.channel import SECRET_HEADER, TelegramChannel
@@ -29,6 +28,7 @@ from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
 from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
+from tests.support.logs import captured_logs
 from tests.support.servers import Hang
 from tests.support.telegram import ANN, TOKEN, Fault, Telegram
 
@@ -91,7 +91,7 @@ async def test_a_server_of_ones_own_has_tokens_of_any_form(tmp_path: Path) -> No
 async def test_a_wrong_token_is_told_in_words_and_stops_nothing_else(token: str, tmp_path: Path) -> None:
     async with Telegram() as telegram:
         right = telegram.settings(accounts={"wrong": {"token": token}})
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             async with desk(tmp_path, {"telegram": right}) as at:
                 telegram.say("hello")
                 await telegram.posted(1)
@@ -227,7 +227,7 @@ async def test_a_post_that_a_fault_keeps_from_being_taken_is_asked_for_again_but
         assert told is not None and await told
         telegram.say("hello")
         body, headers, taker = json.dumps(telegram.updates[0]).encode(), {SECRET_HEADER: SECRET}, FaultyTaker()
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             for _ in range(5):
                 with pytest.raises(Unavailable):
                     await channel.post(body, headers, taker)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from structlog.testing import capture_logs
 
 from backchannel.channels.telegram.form import plain_text, to_html
 from backchannel.channels.telegram.length import text_units
+from tests.support.logs import captured_logs
 from tests.support.telegram_html import BadMarkup, read_html
 
 
@@ -76,7 +76,7 @@ def test_a_table_is_found_and_measured_whatever_lines_end_with(line_end: str) ->
 
 
 def test_words_in_a_thousand_styles_are_sent_as_they_are() -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         assert to_html("*" * 2000 + "a" + "*" * 2000) is None
     assert not logs
 
@@ -86,7 +86,7 @@ def test_when_the_parser_fails_a_text_is_sent_as_it_is_and_the_fault_is_logged(m
         raise IndexError("a bug of the parser")
 
     monkeypatch.setattr(MarkdownIt, "parse", failing)
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         assert to_html("**hello**") is None
     assert [line["log_level"] for line in logs] == ["error"] and logs[0]["exc_info"]
 
@@ -98,7 +98,7 @@ HOSTILE = st.lists(SPECIAL | st.text(max_size=3), max_size=60).map("".join)
 @settings(max_examples=400, deadline=None)
 @given(HOSTILE)
 def test_whatever_an_agent_writes_telegram_takes_the_markup(text: str) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         html = to_html(text)
     assert not logs, "nothing in it is a fault of ours"
     if html is not None:

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.core.delivery.channels import ChannelError, ChannelSilent
 from backchannel.errors import InvalidRequest, Unavailable
 from tests.support.clocks import StageClock
+from tests.support.logs import captured_logs
 from tests.support.servers import Break
 from tests.support.telegram import ANN, BOB, EVE, TOKEN, Fault, Telegram
 
@@ -155,7 +155,7 @@ async def test_a_fault_of_ours_is_tried_a_few_times_and_then_left_out_while_the_
     desk = UpdateTaker()
     desk.errors = [ZeroDivisionError("a bug")] * 6
     async with Telegram() as telegram, polling(telegram, desk) as running:
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             telegram.say("one")
             telegram.say("two")
             assert await desk.until(ANN, 1) == ["two"]
@@ -238,7 +238,7 @@ async def test_updates_without_a_number_are_left_out_and_the_others_go_on() -> N
         malformed: list[Any] = [{"update_id": "7", "message": {}}, {"message": {}}, {"update_id": None}, 5, None, []]
         telegram.malformed = malformed
         telegram.say("one")
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             async with polling(telegram, desk) as task:
                 await desk.until(ANN, 1)
                 await telegram.drained()

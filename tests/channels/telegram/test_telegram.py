@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelRequest
@@ -19,6 +18,7 @@ from tests.channels.desk import desk
 from tests.gateway.client import connected
 from tests.support.clocks import StageClock
 from tests.support.gateways import MAIN, texts_of
+from tests.support.logs import captured_logs
 from tests.support.telegram import ANN, BOT_NAME, EVE, GROUP, NAMES, TOKEN, Fault, Telegram, entity
 
 pytestmark = pytest.mark.anyio
@@ -184,7 +184,7 @@ async def test_another_program_with_the_same_bot_is_told_in_words_until_it_is_go
         conflict = Fault(409, "Conflict: terminated by other getUpdates request")
         telegram.then("getUpdates", *[conflict] * 4)
         told: list[str] = []
-        with capture_logs() as logs:
+        with captured_logs() as logs:
             async with desk(tmp_path, plain(telegram), clock=StageClock()) as at:
                 telegram.say("hello")
                 await telegram.posted(1)
