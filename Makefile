@@ -102,7 +102,7 @@ format: $(VENV)/.ready ## Put the code into its format
 	$(BIN)/ruff check --fix .
 
 reference: $(VENV)/.ready ## Write the pages of docs/reference and docs/internals that are made from the code
-	@$(BIN)/python docs/build/reference.py
+	@$(BIN)/python -m docs.build.reference
 	@$(BIN)/python -m docs.build.internals
 
 clean: ## Remove what the recipes made; the state folder, with all conversations, stays

@@ -69,11 +69,11 @@ STAGES: tuple[LifeStage, ...] = (
                 "The connection reads one frame and starts a task for its request.",
             ),
             LifeStep(
-                "gateway/ws/connections.py:check_allowed",
+                "gateway/calls.py:check_allowed",
                 "The scope of the token must include the scope of the method.",
             ),
             LifeStep(
-                "gateway/ws/connections.py:Method.read_params",
+                "gateway/calls.py:Method.read_params",
                 "The parameters become a struct; a wrong one is an error that names it.",
             ),
             LifeStep("gateway/methods/runs.py:agent", "The handler of the method makes a `RunRequest`."),

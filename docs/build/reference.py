@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from docs.build.answers import table
+from docs.build.methods import render_methods, render_protocol
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -23,70 +25,14 @@ from backchannel.config.schema import ConfigFile
 from backchannel.config.validation import SettingKind, kind_of
 from backchannel.core.excerpts import TEXT_LIMIT
 from backchannel.core.settings import all_fields
-from backchannel.gateway.table import EVENTS, METHODS
-from backchannel.gateway.ws.connections import Method
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS
-from backchannel.version import PROTOCOL_VERSION
-from backchannel.wire.frames import Connect
-from backchannel.wire.rows import Row, SessionRow
+from backchannel.wire.rows import Row
 from backchannel.wire.shapes import describe
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 
 _LEFT_OUT = ("help", "install_completion", "show_completion")
-
-_METHODS_INTRO = f"""# Methods of the WebSocket protocol
-
-Made by `make reference`; `protocol.json` beside it says the same to programs.
-
-Clients connect to `/ws` and speak JSON text frames: `{{type: "req", id, method, params?}}` is answered by
-`{{type: "res", id, ok, payload | error}}`, and `{{type: "event", event, payload, seq}}` tells what happens. The
-gateway opens with the event `connect.challenge {{nonce, ts}}`; the first request is
-`connect {{minProtocol, maxProtocol, client, role, nodeId?, scopes?, auth {{token}}}}`, whose range of versions must
-include {PROTOCOL_VERSION}. A frame whose id cannot be told is answered with `id: null`.
-
-- Requests of one connection run at the same time and are answered by id.
-- An error is `{{code, message, details {{code, …}}, retryable?, retryAfterMs?}}`; `details.code` is a stable word.
-- A parameter of the wrong type is an error that names it, and so is an unknown one. Methods that are *shared with
-  OpenClaw* ignore unknown ones: its clients send parameters that mean nothing here. Null is listed where it says
-  something else than leaving the parameter out.
-- Sessions are named as people write them: `main`, a bare key of the default agent (or of `agentId`), a full key, or a
-  session id. Answers show full keys.
-- A scope includes those before it: `operator.read`, `operator.write`, `operator.admin`. An agent's token is bound to
-  one session and may call only what is marked *agents*.
-- A client that connects with `role: "node"` and a `nodeId` is a [node](../how-to/connect-a-node.md): it may call
-  `node.message` and `node.history`, and nothing else.
-"""
-
-_EVENTS = """## Events
-
-`seq` counts per connection. Events are hints and rows are the truth: after a gap or a reconnect, read again
-(`chat.history` with `after`, `sessions.list`, `agent.wait`). A client that reads too slowly loses deltas first, which
-leaves a gap, and is then closed.
-
-| event | payload | who gets it |
-|---|---|---|
-| `connect.challenge` | `{nonce, ts}` | everyone, first |
-| `agent` | `{runId, sessionKey, seq, stream, ts, data}`; `data.backchannel.internal` is `true` for runs of exchanges and sub-agents; streams: `lifecycle` (`phase`: `start`, `end`, `error`), `assistant` (`text` so far, `delta`), `thinking` (`delta`), `tool` (`phase`: `start` with `args`, `result` with `isError` and `result {content}`, cut), `retry` (the model failed and is asked again: the `attempt` that failed, of at most `attempts`, `error`, `retryAt`) | whoever started the run, watches its session, or subscribed to all |
-| `chat` | `{runId, sessionKey, agentId, seq, state: delta \\| final \\| aborted \\| error, deltaText?, replace?, message? {role, content, timestamp}, errorMessage?, stopReason?}`. A run that calls tools may say something before and after. Who subscribed to the messages of the session has each part as `session.message`: there `message` is the text so far of the present part, and `replace` marks the first delta of another part. For all others `message` has all parts, one below the other | the same; of internal runs only the last: with what they posted to webchat, once it is sent, else without a message |
-| `sessions.changed` | `{sessionKey, agentId, reason, ts, sessionId?, activeRunIds?, session?}`; `session` is the row as it is by then, which one that was deleted has not; reasons: `created`, `patch`, `reset`, `delete`, `note`, `run` (one was accepted, began, ended or waits), `exchange` (one with this target moved on), `job` (a cron job came, went or was skipped) | after `sessions.subscribe` |
-| `session.message` | `{sessionKey, agentId, sessionId, messageId, messageSeq, message}` | after `sessions.messages.subscribe` for its session, or `sessions.subscribe`; results of tools only after the former |
-| `delivery` | `{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, attempts, error?, dueAt?, createdAt, updatedAt}`; `deliveries.get` shows text and parts | whoever watches the session, or subscribed to all |
-| `approval` | `{id, runId, sessionKey, tool, args, state, createdAt, answeredAt?, answeredBy?}` | whoever watches the session, or subscribed to all |
-| `plugin.approval.requested` | `{id, request, createdAtMs, expiresAtMs}`, as `plugin.approval.list` has it: the same for OpenClaw's clients | as `approval` |
-| `plugin.approval.resolved` | `{id, ts, request, decision?, resolvedBy?}`; without a decision its time or its run is over | as `approval` |
-| `tick` | `{ts}` | everyone, every `policy.tickIntervalMs` |
-| `shutdown` | `{reason}` | everyone, before the connection is closed with 1012 |
-
-Messages of `chat.history` and `session.message` have, besides [what every message has](tools.md#messages),
-`__openclaw {id, seq, runId?, idempotencyKey?}`: `seq` is the message's place in its transcript, from 1, as `messageSeq` is;
-a message that a run answers has `idempotencyKey` `<runId>:user`, any other of a run its `runId`. Notes, of the role `system`,
-have `command: true`: OpenClaw's clients show no others.
-
-A session is watched by a connection that called `chat.send`, `chat.history` or `sessions.messages.subscribe` for it. A
-node hears the `chat` events of its own sessions, `tick` and `shutdown`, and no others.
-"""  # noqa: E501 - table rows cannot be broken
 
 _TOOLS_INTRO = f"""# Session tools
 
@@ -121,7 +67,7 @@ decide what a session sees; `policy.explain` tells what they say.
   characters end with a marker that says how to read on; image data is left out). What is stored is not touched.
 """
 
-_SESSION_ROW = """## Rows of sessions
+_ROW = """## Rows of sessions
 
 A session, as `sessions.*` and `sessions.changed` show it. The [tools](tools.md#rows) show it in words of their own.
 
@@ -170,70 +116,6 @@ def insert(page: str, what: str, made: str) -> str:
     if not (found and closed):
         raise ValueError(f"the page needs the marks {begin!r} and {end!r}")
     return f"{before}{begin}\n\n{made}\n{end}{after}"
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Write rows under their columns, a line each; a bar in a text does not end its cell."""
-    shown = [_row([cell.replace("|", "\\|") for cell in row]) for row in rows]
-    return [_row(columns), "|" + "---|" * len(columns), *shown]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
-
-
-def render_methods() -> str:
-    """Render the page for people."""
-    methods = (_method_section(method) for method in METHODS.values())
-    sections = [_METHODS_INTRO, "## Methods", *methods, _EVENTS, _SESSION_ROW + "\n".join(_field_rows(SessionRow))]
-    return "\n".join(section.rstrip() + "\n" for section in sections)
-
-
-def _method_section(method: Method[Any]) -> str:
-    lines = [f"### `{method.name}`", "", f"{method.doc} {_for_whom(method)}.", ""]
-    if rows := [(field.name, field.kind, field.default) for field in describe(method.params)]:
-        lines += [*table(["parameter", "type", "default"], rows), ""]
-    lines.append(f"Answer: {method.answer}.")
-    if method.is_shared:
-        lines += ["", "Shared with OpenClaw: other parameters are ignored."]
-    return "\n".join(lines)
-
-
-def _for_whom(method: Method[Any]) -> str:
-    if method.for_nodes:
-        return "For nodes only"
-    return f"Scope: `{method.scope.value}`" + (", agents" if method.for_agents else "")
-
-
-def render_protocol() -> str:
-    """Render the table for programs, with JSON Schemas."""
-    params = [method.params for method in METHODS.values()]
-    (connect, *schemas), definitions = msgspec.json.schema_components(
-        [Connect, *params, *EVENTS.values()], ref_template="#/definitions/{name}"
-    )
-    methods = {
-        method.name: {
-            "scope": method.scope.value,
-            "agents": method.for_agents,
-            "nodes": method.for_nodes,
-            "description": method.doc,
-            "params": schema,
-            "answer": method.answer,
-            "shared": method.is_shared,
-        }
-        for method, schema in zip(METHODS.values(), schemas, strict=False)
-    }
-    whole = {
-        "protocol": PROTOCOL_VERSION,
-        "connect": connect,
-        "methods": methods,
-        "events": {
-            "names": tuple(EVENTS),
-            **dict(zip(EVENTS, schemas[len(METHODS) :], strict=True)),
-        },
-        "definitions": definitions,
-    }
-    return msgspec.json.format(msgspec.json.encode(whole, order="sorted"), indent=2).decode() + "\n"
 
 
 def render_tools() -> str:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.messages import Message, Role, TextBlock, ToolCallBlock, decode_message, encode_message
-from backchannel.gateway.openclaw.forwarding import line_for_people
-from backchannel.gateway.openclaw.places import placed_all
+from backchannel.gateway.openclaw.lines import line_for_people, placed_all
 
 from .client import Client
 from .conftest import MakeWorld

@@ -15,8 +15,8 @@ from msgspec import inspect
 from backchannel.core.messages import Role, ToolCallBlock
 from backchannel.errors import GatewayError
 from backchannel.gateway.auth import InvokeParams
+from backchannel.gateway.calls import Method
 from backchannel.gateway.table import METHODS
-from backchannel.gateway.ws.connections import Method
 from backchannel.tools.base import SessionTool
 from backchannel.tools.registry import SESSION_TOOLS, invoke
 from backchannel.wire.shapes import Params
@@ -150,7 +150,9 @@ async def test_no_arguments_make_a_tool_fail_unexpectedly(
 
 @settings(fuzzing, max_examples=700)
 @given(asked=calls(METHODS.values()))
-async def test_no_parameters_make_a_method_fail_unexpectedly(open_doors: Doors, asked: tuple[Method[Any], Any]) -> None:
+async def test_no_parameters_make_a_method_fail_unexpectedly(
+    open_doors: Doors, asked: tuple[Method[Any, Any], Any]
+) -> None:
     method, params = asked
     answers = await open_doors.client.begin(method.name, params)
     async with asyncio.timeout(PATIENCE_S):

@@ -1,9 +1,8 @@
-"""Which session an operator means: keys, ids and labels as people write them, looked up in the store.
+"""Addresses of sessions as operators write them: keys, ids and labels.
 
-A key names a session, whatever transcript it has at the moment. An id names one transcript: after a reset, or when the
-session was deleted, it names none, though its key may live anew. Everything that changes something finds its session
-here, and hands the id on to its unit, which looks again; what was said in a deleted one is read by
-`gateway/methods/history.py`.
+A key names a session, whatever transcript it has now. An id names one transcript; after a reset or a deletion it names
+none, even if the key is in use again. Requests that change something find their session here and pass the id on to
+their unit, which checks it again. `gateway/methods/history.py` reads deleted sessions.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MOST_CANDIDATES = 10
 
 
 def operator_keys(parts: GatewayParts, agent_id: str | None = None) -> CallerKeys:
-    """Read keys as an operator does; bare ones belong to the agent named, else to the default agent."""
+    """Read keys for an operator; a bare key belongs to the agent named, else to the default agent."""
     scheme = parts.scheme
     if agent_id is not None:
         scheme = replace(scheme, default_agent=known_agent(parts, agent_id))
@@ -57,7 +56,7 @@ def check_agent(parts: GatewayParts, agent: str) -> None:
 
 
 async def resolve(parts: GatewayParts, text: str, agent_id: str | None = None) -> SessionResolved:
-    """Resolve which session a text means; it may not exist yet.
+    """Resolve a text to a session, which may not exist yet.
 
     Raises:
         InvalidSessionKey, SessionIdReplaced, SessionNotFound: it names none.
@@ -79,7 +78,7 @@ async def _choose(parts: GatewayParts, keys: CallerKeys, written: WrittenAddress
 async def address_for_message(
     parts: GatewayParts, text: str, agent_id: str | None, idempotency_key: str | None = None
 ) -> RequestAddress:
-    """Resolve which session a message goes to. It need not exist: the message makes it, for a configured agent.
+    """Resolve the session of a message. It need not exist: the message makes it, for a configured agent.
 
     Raises:
         InvalidSessionKey, SessionIdReplaced, SessionNotFound: it names none.
@@ -99,7 +98,7 @@ async def address_for_message(
 async def address_by_id(
     parts: GatewayParts, session_id: str, agent_id: str | None, idempotency_key: str | None = None
 ) -> RequestAddress:
-    """Resolve which session a message goes to that names it by its id; one that none ever had makes a new session.
+    """Resolve the session of a message by its id; an unknown id makes a new session.
 
     Raises:
         As `address_for_message`.
@@ -109,7 +108,7 @@ async def address_by_id(
 
 
 async def address_by_name(parts: GatewayParts, name: str, idempotency_key: str | None = None) -> RequestAddress:
-    """Resolve which session a message goes to, by what the command line takes: a key, an id, a label, or an agent.
+    """Resolve the session of a message from a key, an id, a label or an agent, as the command line takes them.
 
     An agent's id means its main session, unless a session of the default agent has this key.
 
@@ -129,7 +128,7 @@ async def address_by_name(parts: GatewayParts, name: str, idempotency_key: str |
 
 
 def main_of(scheme: KeyScheme, agents: Agents, name: str) -> SessionKey | None:
-    """Name the main session of the agent whose id this is; None if none has it."""
+    """Give the main session of the agent with this id; None if there is no such agent."""
     try:
         return scheme.main(agents.get(name.strip().lower()).id)
     except UnknownAgent:
@@ -139,7 +138,7 @@ def main_of(scheme: KeyScheme, agents: Agents, name: str) -> SessionKey | None:
 async def address_to_make(
     parts: GatewayParts, text: str, agent_id: str | None, idempotency_key: str | None = None
 ) -> RequestAddress:
-    """Resolve which session is to be made, unless it is there: a word alone is a key of the agent's, too.
+    """Resolve the session to make; a word alone is a key of the agent.
 
     Raises:
         As `address_for_message`.
@@ -165,7 +164,7 @@ async def _address(
 
 
 async def address_existing(parts: GatewayParts, text: str, agent_id: str | None) -> RequestAddress:
-    """Resolve which session is to be changed that is there.
+    """Resolve the existing session to change.
 
     Raises:
         SessionNotFound: there is none, or it is archived.
@@ -195,7 +194,7 @@ async def find_session(
 async def find_session_or_main(
     parts: GatewayParts, text: str, agent_id: str | None
 ) -> tuple[RequestAddress, Session | None]:
-    """Load the session that a text means, archived or not; a main session is there before anyone has spoken to it.
+    """Load the session that a text means, archived or not; a main session may have no row yet.
 
     Raises:
         SessionNotFound: there is none.
@@ -211,19 +210,19 @@ async def find_session_or_main(
 
 
 async def _load(parts: GatewayParts, resolved: SessionResolved) -> Session | None:
-    """Load a session; None too where it was named by an id that has been replaced at this moment."""
+    """Load a session; None also if its id has just been replaced."""
     session = await parts.store.session(str(resolved.key))
     return session if session is None or resolved.session_id in (None, session.session_id) else None
 
 
 async def look_at(parts: GatewayParts, key: str) -> SessionRow | None:
-    """Show a session as it is now; None when there is none."""
+    """Show a session as it is now; None if there is none."""
     seen = await parts.store.session_seen(key)
     return None if seen is None else parts.rows.session_row(*seen)
 
 
 def no_session(parts: GatewayParts, text: str) -> SessionNotFound:
-    """Say that no session is what a text names; one that begins with an agent's id is short of a whole key."""
+    """Say that a text names no session; one that begins with an agent's id lacks the rest of a key."""
     agent_id, _, rest = text.strip().lower().partition(":")
     whole = ""
     if rest and agent_id in parts.agents.ids():
@@ -232,7 +231,7 @@ def no_session(parts: GatewayParts, text: str) -> SessionNotFound:
 
 
 def check_agent_id(keys: CallerKeys, key: SessionKey) -> None:
-    """Refuse a session of another agent than the one that the request names with it.
+    """Refuse a session whose agent is not the one in the request.
 
     Raises:
         InvalidRequest: it is.
@@ -258,7 +257,7 @@ async def find_labelled(parts: GatewayParts, label: str, agent_id: str | None) -
 
 
 async def find_by_short_id(parts: GatewayParts, short_id: str, agent_id: str | None) -> SessionFound:
-    """Find a session as OpenClaw's clients write it into addresses: by the beginning of the UUID in its key."""
+    """Find a session by the beginning of the UUID in its key, as addresses of OpenClaw's pages have it."""
     if _SHORT_ID.fullmatch(short_id) is None:
         return SessionFound(ok=False)
     agent = None if agent_id is None else normalise_agent_id(agent_id)

@@ -1,11 +1,10 @@
-"""The gateway: the one place that puts the parts together.
+"""The gateway object, which puts all parts together.
 
     gateway = Gateway.open({"agents": {"list": [{"id": "main"}]}})
     async with gateway:
         print(await gateway.ask("main", "hello"))
 
-Agents and tools are best registered before the gateway is entered: entering goes on with what an earlier process
-left unfinished.
+Register agents and tools before entering the gateway: entering resumes the unfinished work of an earlier process.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ Tool = TypeVar("Tool", bound=ToolFunction)
 
 
 class RunFailed(GatewayError):
-    """A run that was waited for ended otherwise than ok; `run` is what became of it."""
+    """A run did not end with `ok`; `run` is the ended run."""
 
     code = "run_failed"
 
@@ -91,10 +90,10 @@ def _mcp_servers(config: Config, clock: Clock, sandboxes: Sandboxes, gates: Gate
 
 
 class Gateway:
-    """Agents, their sessions and everything that keeps them, in this process."""
+    """Agents, their sessions and everything around them, in this process."""
 
     complete: ClassVar[Callable[[Mapping[str, Any] | None, Path | None], Config] | None] = None
-    """Makes the configuration of what `open` opens, while a command serves the program: it knows what was asked for."""
+    """Completes the configuration of `open` while a command serves the program, with the command's options."""
 
     def __init__(self, config: Config, *, clock: Clock | None = None, faults: Faults | None = None) -> None:
         if needs_default_model(config):
@@ -118,18 +117,18 @@ class Gateway:
             self.toolset.add_source(self.mcp_servers)
         self.channels = configured_channels(config.channels, self.clock)
         self.failed: asyncio.Future[BaseException] | None = None
-        """Done when the database can no longer be trusted: the process must end."""
+        """Done when the database can no longer be trusted; the process must then end."""
         self._faults = faults
         self._parts: GatewayParts | None = None
-        """Made when the gateway is entered; it stays after the gateway has been left."""
+        """Made when the gateway is entered; kept after it is left."""
         self._exits = AsyncExitStack()
 
     @classmethod
     def open(cls, config: Config | Mapping[str, Any] | None = None, *, state: Path | str | None = None) -> Self:
         """Make a gateway to be entered with `async with`.
 
-        `config` is named as in the configuration file. Without `state` everything is kept in a temporary folder,
-        which is gone with the process.
+        `config` has the names of the configuration file. Without `state` everything is in a temporary folder, which is
+        removed with the process.
 
         Raises:
             ConfigError: something in the configuration is wrong.
@@ -223,7 +222,7 @@ class Gateway:
 
     @property
     def parts(self) -> GatewayParts:
-        """What the doors work with.
+        """The parts for the doors.
 
         Raises:
             Unavailable: the gateway has not been entered.
@@ -305,8 +304,8 @@ class Gateway:
     ) -> Callable[[Tool], Tool]:
         """Make an `async def` a tool of the agents.
 
-        `effects` says what a second call could spoil: `"none"` (after a crash it is run again) or `"outside"`
-        (it is not, and the model is told).
+        `effects` says whether a call may be repeated after a crash: `"none"` (it is) or `"outside"` (it is not, and the
+        model is told).
 
         Raises:
             TypeError: it is no `async def`, or the parentheses are missing.
@@ -328,7 +327,7 @@ class Gateway:
         self.models.register(model)
 
     def add_channel(self, channel: Channel) -> None:
-        """Register a channel of your own under its name: what goes there is sent through it, and it may hand in.
+        """Register a channel of your own under its name, for outbound and inbound messages.
 
         Raises:
             ValueError: it cannot have this name.
@@ -338,7 +337,7 @@ class Gateway:
             self._parts.keeper.add(channel)
 
     def tools(self, caller: str | None = None) -> SessionTools:
-        """Give the session tools as plain async methods, called on behalf of a session, or of the operator.
+        """Give the session tools as plain async methods, called as a session or as the operator.
 
         Raises:
             InvalidSessionKey, UnknownAgent
@@ -358,7 +357,7 @@ class Gateway:
         return ended.reply or ""
 
     async def submit(self, session: str, text: str, *, run_id: str | None = None) -> Run:
-        """Send a message to a session; it is durable when this returns.
+        """Send a message to a session; it is stored when this returns.
 
         `session` names it as on the command line: a key, a session id, a label, or an agent for its main session.
 

@@ -1,15 +1,14 @@
-"""Who may come in, as whom, and on whose behalf a tool is called.
+"""Access: tokens and their holders, the caller of a tool, and foreign pages.
 
 A token is the operator's (configured, or made at first start and kept in the state folder), a stored operator token
-with fewer scopes, or an agent's, which is bound to one session. Stored tokens are kept as SHA-256 hashes only.
-Tokens come in the `Authorization` header or the connect frame, never in a query, and no log or error shows one.
+with fewer scopes, or an agent's, which is bound to one session. Stored tokens are kept only as SHA-256 hashes. A token
+comes in the `Authorization` header or the connect frame, never in a query. No log or error shows one.
 
-A token decides who calls a tool, never an argument. An operator's token makes the operator the caller, or, where a
-session is named, that session, under its own visibility, policy and sandbox. An agent's token can name no other session
-than its own.
+The token decides who calls a tool; an argument never does. With an operator's token the caller is the operator, or the
+session named, under its own visibility, policy and sandbox. An agent's token calls only as its own session.
 
-Two checks keep foreign pages out of a browser's connections: `Host` must name this gateway (a page of a re-bound DNS
-name cannot pretend), and an `Origin`, where there is one, must be the gateway's own or configured.
+Two checks keep foreign pages out of a browser's connections. `Host` must name this gateway, so that DNS rebinding does
+not work. An `Origin` must be the gateway's own or configured.
 """
 
 from __future__ import annotations
@@ -64,18 +63,18 @@ OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"
 MAX_WRONG_REMEMBERED = 10_000
 PAIRING, APPROVALS = "operator.pairing", "operator.approvals"
-"""What OpenClaw's clients ask for to see to devices, and to calls that wait; here each is a part of the scope admin."""
+"""The scopes of OpenClaw's clients for devices and approvals; here each is a part of the scope admin."""
 
 _ORDER = (TokenScope.READ, TokenScope.WRITE, TokenScope.ADMIN)
 
 
 MOST_CAPS = 64
-"""How much of what a node says that it can do is kept."""
+"""The number of capabilities of a node that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSays:
-    """What a node says of itself, for people; it proves nothing."""
+    """A node's report about itself, for people; it proves nothing."""
 
     name: str | None
     platform: str | None
@@ -85,7 +84,7 @@ class NodeSays:
 
     @classmethod
     def read(cls, asked: Connect) -> NodeSays:
-        """Read what a node connects with, as far as it can be shown."""
+        """Read a node's report, as far as it can be shown."""
         client = asked.client
         caps = [name for cap in asked.caps[:MOST_CAPS] if (name := shown_name(cap))]
         return cls(
@@ -99,21 +98,21 @@ class NodeSays:
 
 @dataclass(frozen=True, slots=True)
 class TokenHolder:
-    """On whose behalf a request is made: the operator, the one session of an agent's token, or a node."""
+    """The holder of a token: the operator, an agent's session, or a node."""
 
     token_id: str
     scopes: frozenset[TokenScope]
     session_key: str | None = None
     node: SessionKey | None = None
-    """The session of a client that connected as a node; it has no scopes, whatever its token has."""
+    """The session of a node; a node has no scopes, whatever its token has."""
     node_says: NodeSays | None = None
-    """What a node says of itself."""
+    """A node's report about itself."""
     is_issued: bool = False
     """Whether its token is that of an OAuth issuer."""
     device_token: str | None = None
-    """The id of the device token that it came in by; `token_id` is that of the one that this was made from."""
+    """The id of its device token; `token_id` is that token's parent."""
     parts: frozenset[str] = frozenset()
-    """Which parts of the scope admin it has: its token permits all, and it asked for these, if for nothing else."""
+    """The parts of the scope admin that it asked for, if its token has that scope."""
 
     @property
     def is_agent(self) -> bool:
@@ -126,11 +125,11 @@ class TokenHolder:
         return "agent" if self.is_agent else "operator"
 
     def as_node(self, key: SessionKey, says: NodeSays) -> TokenHolder:
-        """Make it a node, which has nothing but its own sessions."""
+        """Make it a node, which has only its own sessions."""
         return TokenHolder(self.token_id, frozenset(), node=key, node_says=says, is_issued=self.is_issued)
 
     def with_scopes(self, asked: Iterable[str] | None) -> TokenHolder:
-        """Keep what was asked for and the token has; nothing asked means all it has."""
+        """Grant the scopes that were asked for and the token has; asking for none means all."""
         if not asked:
             return self
         asked = set(asked)
@@ -148,7 +147,7 @@ def show_scopes(scopes: Iterable[TokenScope]) -> list[str]:
 
 
 def expand_scopes(words: Iterable[str]) -> frozenset[TokenScope]:
-    """Read scopes as people write them, with those that each includes; words of others are left out."""
+    """Read scopes as people write them, with those they include; unknown ones are left out."""
     known = {scope.value: index for index, scope in enumerate(_ORDER)}
     known |= {scope.value.removeprefix("operator."): index for index, scope in enumerate(_ORDER)}
     highest = max((known.get(word.strip().lower(), -1) for word in words), default=-1)
@@ -179,7 +178,7 @@ class OperatorToken(NamedTuple):
 
 
 def load_operator_token(state_dir: Path, configured: str | None) -> OperatorToken:
-    """Give the configured token, else the one of the state folder, which is made when it is missing.
+    """Give the configured token, else that of the state folder, made if missing.
 
     Raises:
         StartupError: the file can be neither read nor made, or is empty.
@@ -208,7 +207,7 @@ def hash_token(token: str) -> str:
 
 
 class Tokens(Protocol):
-    """Where stored tokens are looked up."""
+    """The store of tokens."""
 
     async def token_by_digest(self, digest: str) -> TokenRow | None: ...
 
@@ -220,7 +219,7 @@ class OtherTokens(Protocol):
 
 
 class Access:
-    """Authenticates by token: a valid one always and at once, however many wrong ones come from the same address."""
+    """Authenticates by token. A valid one is never slowed down by wrong ones of the same address."""
 
     def __init__(self, tokens: Tokens, operator_token: str, clock: Clock, others: OtherTokens | None = None) -> None:
         self._tokens = tokens
@@ -228,13 +227,13 @@ class Access:
         self._operator_hash = hash_token(operator_token)
         self._failures = FailedAttempts(clock, "login")
         self._wrong: OrderedDict[str, None] = OrderedDict()
-        """Hashes that no token has, so that one which comes again and again is not looked up each time.
+        """Hashes that no token has, so that a repeated wrong token is not looked up each time.
 
-        A token is random, so what is wrong stays wrong: none that is made later has the same hash.
+        Tokens are random, so no later token has such a hash.
         """
 
     async def admit(self, request: HTTPConnection) -> TokenHolder:
-        """Authenticate a request by its `Authorization` header; its connection counts as logged in from then on.
+        """Authenticate a request by its `Authorization` header; its connection then counts as logged in.
 
         Raises:
             Unauthorized, SlowDown: see `login`.
@@ -318,7 +317,7 @@ class OriginCheck:
     """Checks `Host` and `Origin`, the same for HTTP and WebSocket."""
 
     def __init__(self, settings: GatewaySettings, webhooks: frozenset[str] = frozenset()) -> None:
-        """Make it; `webhooks` are the hosts of addresses that others were told to post to."""
+        """Make it; `webhooks` are the hosts of webhook addresses given to platforms."""
         self._names = LOOPBACK_NAMES | webhooks | {settings.host.lower().strip("[]")}
         self._names |= {name.lower().strip("[]") for name in settings.allowed_hosts}
         allowed = (*settings.allowed_origins, *settings.control_ui.allowed_origins)
@@ -336,7 +335,7 @@ class OriginCheck:
             raise Forbidden(f"the gateway is not known as {quoted(host or '')} (add the name to gateway.allowedHosts)")
 
     def foreign(self, host: str | None, origin: str | None) -> OriginNotAllowed | None:
-        """Tell why a page may not use the gateway; None if it may, or if no page has asked."""
+        """Say why a page may not use the gateway; None if it may, or without a page."""
         if origin is None or self._is_own(origin.strip().lower(), (host or "").strip().lower()):
             return None
         return OriginNotAllowed(
@@ -372,7 +371,7 @@ _SCOPES = {"read": TokenScope.READ, "write": TokenScope.WRITE}
 
 
 class InvokeParams(Params, frozen=True, kw_only=True):
-    """What a call of a tool consists of, through WebSocket and HTTP alike."""
+    """A call of a tool, over WebSocket and HTTP alike."""
 
     tool: str
     args: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -381,7 +380,7 @@ class InvokeParams(Params, frozen=True, kw_only=True):
 
 
 async def invoke_as(parts: GatewayParts, holder: TokenHolder, params: InvokeParams, until: Until | None = None) -> Any:
-    """Call a session tool for the holder of a token; `until` breaks off what it waits for when the gateway stops.
+    """Call a session tool for the holder of a token; `until` ends its waits when the gateway stops.
 
     Raises:
         UnknownTool, InvalidRequest: the call does not fit.
@@ -398,7 +397,7 @@ async def invoke_as(parts: GatewayParts, holder: TokenHolder, params: InvokePara
 
 
 def check_tool(parts: GatewayParts, caller: Caller, name: str) -> None:
-    """Refuse a tool that is not the caller's; that a sub-agent may not spawn is for the tool itself to answer.
+    """Refuse a tool that the caller does not have; a sub-agent's spawn is refused by the tool itself.
 
     Raises:
         Forbidden: the message names the setting that decided.
@@ -411,13 +410,13 @@ def check_tool(parts: GatewayParts, caller: Caller, name: str) -> None:
 
 
 def has_tool(parts: GatewayParts, caller: Caller, name: str) -> bool:
-    """Whether a tool is the caller's: a session has those of its agent, the operator has all."""
+    """Whether the caller has a tool: a session has those of its agent, the operator has all."""
     key = caller.key
     return key is None or name in parts.toolset.of(key.agent, str(key))
 
 
 async def caller_of(parts: GatewayParts, holder: TokenHolder, session: str | None) -> Caller:
-    """Decide on whose behalf a token's holder calls.
+    """Decide who calls: the operator or a session.
 
     Raises:
         Forbidden: it is bound to another session, or the session named cannot be a caller.
@@ -437,7 +436,7 @@ async def caller_of(parts: GatewayParts, holder: TokenHolder, session: str | Non
 
 
 async def _calling_as(parts: GatewayParts, key: SessionKey) -> Caller:
-    """Make a session the caller if it exists; the main session of a configured agent always does."""
+    """Make an existing session the caller; the main session of a configured agent always exists."""
     try:
         check_agent(parts, key.agent)
         found = await parts.store.session(str(key))

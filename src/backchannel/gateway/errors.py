@@ -1,7 +1,7 @@
 """Errors as HTTP answers, in the form that the clients of each path read.
 
-The libraries of OpenAI's API send a request again by themselves after 408, 409, 429 and 5xx. All errors under `/v1/`
-say `x-should-retry: false` but those after which a repetition is right.
+Libraries for OpenAI's API repeat a request by themselves after 408, 409, 429 and 5xx. So errors under `/v1/` have
+`x-should-retry: false`, except those after which a retry is right.
 """
 
 from __future__ import annotations

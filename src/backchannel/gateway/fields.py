@@ -1,20 +1,22 @@
-"""Fields that requests of several doors have: reading and checking each of them once."""
+"""Fields that requests of several doors have, and their checks."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from backchannel.core.contracts import THINKING_LEVELS
+from backchannel.core.delivery.received import image_type
 from backchannel.core.incoming_json import TooMuchJson, check_parts
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Block, text_content
+from backchannel.core.messages import Block, ImageBlock, text_content
 from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
-from backchannel.gateway.images import MAX_IMAGES, read_base64
 from backchannel.gateway.parts import GatewayParts
 from backchannel.tools.base import hash_request
 from backchannel.wire.shapes import CLIENTS_KEY, NAME, NAME_LIMIT, Params, SharedParams, bad_params, describe_type
@@ -22,20 +24,23 @@ from backchannel.wire.shapes import ONE_LINE as ONE_LINE
 
 P = TypeVar("P", bound=Params)
 
+MAX_IMAGES = 20
+MAX_REQUEST_IMAGE_BYTES = 5 * 1024 * 1024
+"""The largest image in a request."""
 _IMAGE_EXPECTED = "expected an image in base64 as content (PNG, JPEG, GIF or WebP)"
 
 IdempotencyKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=CLIENTS_KEY)]
-"""A client's key is the id of its run. It must not be one that a hook or a node will need."""
+"""A client's key, which is the id of its run. Ids of hooks and nodes are refused."""
 TriggersKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=ONE_LINE)]
-"""A key of a hook or a node, which is made the id of a run apart from all others."""
+"""A key of a hook or a node, which gets an id of its own kind."""
 Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT, pattern=NAME)]
 
 NothingAttached: TypeAlias = Annotated[list[Any], Meta(max_length=0)] | Annotated[str, Meta(max_length=0)] | None
-"""Files that clients of this protocol may send with a message: none is taken here, and none is dropped silently."""
+"""Files that clients may send with a message. None is accepted here, and none is dropped silently."""
 
 
 class Attachment(SharedParams, frozen=True, kw_only=True):
-    """A file that comes with a message, in base64, or as a data URL of that."""
+    """A file with a message, in base64 or as a data URL."""
 
     content: str
     mime_type: str = ""
@@ -43,16 +48,16 @@ class Attachment(SharedParams, frozen=True, kw_only=True):
 
 
 ImagesAttached: TypeAlias = Annotated[list[Attachment], Meta(max_length=MAX_IMAGES)] | None
-"""Images that come with a message; other files are refused, and none is dropped silently."""
+"""Images with a message. Other files are refused, and none is dropped silently."""
 
-# They name the request or the session, which the digest holds in another form, or guard it against a reset.
+# Fields that name the request or the session, which the digest has in another form, or expect a session id.
 _NOT_PART_OF_THE_RUN = frozenset(
     ["idempotency_key", "key", "session_key", "agent_id", "session_id", "expected_existing_session_id"]
 )
 
 
 def read_posted(path: str, body: bytes, params: type[P]) -> P:
-    """Read the parameters in a body that was posted.
+    """Read the parameters of a posted body.
 
     Raises:
         InvalidRequest: it is not JSON, or a parameter is unknown, missing or of the wrong type; the message names it.
@@ -69,7 +74,7 @@ def read_posted(path: str, body: bytes, params: type[P]) -> P:
 
 
 def read_idempotency_key(given: str | None, name: str) -> str | None:
-    """Read a key that came beside the parameters, in a header or the like.
+    """Read a key from outside the parameters, such as a header.
 
     Raises:
         InvalidRequest: it cannot be one.
@@ -93,7 +98,7 @@ def read_content(message: str, param: str = "message") -> tuple[Block, ...]:
 
 
 def read_images(attached: ImagesAttached) -> tuple[Block, ...]:
-    """Read the images that come with a message.
+    """Read the images of a message.
 
     Raises:
         InvalidRequest: one of the files is no image that models can see, or too large.
@@ -139,7 +144,7 @@ class _Addressed(Protocol):
 
 
 def read_reply_to(parts: GatewayParts, params: _Addressed) -> Address | None:
-    """Read where the reply shall go; None means the session's return address.
+    """Read the address of the reply; None means the session's return address.
 
     Raises:
         UnknownChannel: the channel is not configured.
@@ -156,9 +161,9 @@ def read_reply_to(parts: GatewayParts, params: _Addressed) -> Address | None:
 
 
 def digest_of(token_id: str, method: str, key: SessionKey | str, params: Params) -> str | None:
-    """Hash what an idempotency key stands for: whose request it is, for what, on which session; None without a key.
+    """Hash the request of an idempotency key: its token, method, session and parameters; None without a key.
 
-    Where each request gets a new session, `key` is what stands in its place.
+    `key` is the session, or its stand-in if each request gets a new session.
     """
     given: dict[str, Any] = msgspec.structs.asdict(params)
     if given.get("idempotency_key") is None:
@@ -167,3 +172,20 @@ def digest_of(token_id: str, method: str, key: SessionKey | str, params: Params)
         given.pop("attachments", None)  # an empty list says no more than none
     shaping = {name: value for name, value in given.items() if name not in _NOT_PART_OF_THE_RUN}
     return hash_request(token_id, method, str(key), shaping)
+
+
+def read_base64(data: str, param: str, expected: str) -> ImageBlock:
+    """Read an image. Its first bytes say its type, whatever the request says.
+
+    Raises:
+        InvalidRequest: it is too large, or no image that models can see; `expected` says what would be one.
+    """
+    if len(data) > MAX_REQUEST_IMAGE_BYTES * 4 // 3 + 4:
+        raise InvalidRequest(f"{param}: an image has at most {MAX_REQUEST_IMAGE_BYTES} bytes", param=param)
+    try:
+        kind = image_type(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(f"{param}: the image is not in base64: {expected}", param=param) from None
+    if kind is None:
+        raise InvalidRequest(f"{param}: the content is no image that models can see: {expected}", param=param)
+    return ImageBlock(mime_type=kind, data=data)

@@ -1,7 +1,7 @@
-"""The hooks' door: `POST /hooks/agent` starts a run, `POST /hooks/wake` leaves a note in the main session.
+"""Hooks: `POST /hooks/agent` starts a run, `POST /hooks/wake` leaves a note.
 
-Only the hook token opens it, and it opens nothing else. It is looked at before the body is read, so that a request
-without it costs little. What a hook may ask for is decided in `triggers/hooks.py`.
+Only the hook token is accepted here, and it is accepted nowhere else. It is checked before the body is read, so that a
+request without it costs little. `triggers/hooks.py` decides what a hook may ask for.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _IN_A_QUERY = ("token", "access_token")
 _WHERE_IT_GOES = "it goes in the header `Authorization: Bearer <hooks.token>`"
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512, pattern=ONE_LINE)]
-"""A channel, a chat, an account: whatever a platform calls them, it is one line."""
+"""The name of a channel, a chat or an account: one line."""
 
 
 class HookAgentParams(Params, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class HookNoted(Answer, frozen=True, kw_only=True):
 
 
 class HookDoor:
-    """Serves the two routes, where hooks are enabled.
+    """Serves the two routes, if hooks are enabled.
 
     Raises:
         StartupError: the hook token is the operator's.
@@ -165,21 +165,21 @@ class HookDoor:
         return address
 
     def _check(self, params: HookAgentParams) -> Check | None:
-        """Judge the session's own return address, as it is when the message is accepted, if the reply goes there."""
+        """Check the session's return address at acceptance, if the reply goes there."""
         if not params.deliver or params.channel is not None:
             return None
         return lambda session: hooks.check_return_address(session, self._settings.allow_deliver)
 
 
 class HookGuard:
-    """Checks the hook token, and slows down addresses that bring wrong ones; they count apart from other logins."""
+    """Checks the hook token, and slows down addresses with wrong ones, apart from other logins."""
 
     def __init__(self, token: str, clock: Clock) -> None:
         self._hash = hash_token(token)
         self._failures = FailedAttempts(clock, "hook")
 
     def check(self, request: Request) -> None:
-        """Refuse a request that does not bring the hook token.
+        """Refuse a request without the hook token.
 
         Raises:
             Unauthorized, SlowDown

@@ -1,7 +1,7 @@
-"""The web application: WebSocket connections at `/ws` and `/`, and the few pages beside them.
+"""The web application: WebSocket at `/ws` and `/`, and the HTTP routes.
 
-Every request passes the same checks first: `Host` and `Origin`, and the size of its body. Connections go straight to
-the `serve_connection`, past the router, because each of their messages would pay for it.
+Every request first passes the checks of `Host`, `Origin` and body size. WebSocket connections bypass the router, whose
+cost every message would pay.
 """
 
 from __future__ import annotations
@@ -137,24 +137,24 @@ class Web:
             log.exception("request failed", path=scope["path"])
 
     def _set_client_address(self, scope: Scope, headers: Headers) -> None:
-        """Put the client's own address into the scope, where a trusted proxy forwards it."""
+        """Put the client's own address into the scope, if a trusted proxy forwards it."""
         if (client := scope.get("client")) and (forwarded := headers.getlist("x-forwarded-for")):
             address = self._proxies.client(client[0], forwarded)
             scope["client"] = client if address == client[0] else (address, 0)
 
     @property
     def waiting(self) -> int:
-        """How many HTTP requests wait, for a run or for the rest of their body."""
+        """The number of HTTP requests that wait for a run or for the rest of their body."""
         return self._waits.count
 
     async def close(self, reason: str) -> None:
-        """Close all connections and end the requests that wait, before the server stops."""
+        """Close all connections and end waiting requests before the server stops."""
         self._mcp.close()
         self._waits.end()
         await self.connections.close(reason)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Hand out events and ticks for as long as the context is open."""
+        """Send events and ticks while the context is open."""
         return self._running()
 
     @asynccontextmanager
@@ -172,7 +172,7 @@ class Web:
             await asyncio.gather(ticks, return_exceptions=True)
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send, foreign: OriginNotAllowed | None) -> None:
-        """Serve a connection; a foreign page is told on it why it is refused, since a browser hides other answers."""
+        """Serve a connection. A foreign page gets its refusal over it, since a browser hides other answers."""
         if scope["path"] not in _CONNECTIONS_AT:
             raise NotFound("no connection is served here (connect to /ws)")
         self.connections.check_open()
@@ -230,7 +230,7 @@ class Web:
         return Response(msgspec.json.encode({"ok": True, "result": result}), media_type="application/json")
 
     async def _inbound(self, request: Request) -> Response:
-        """Hand over what is posted to a channel, which checks itself who posts it: it needs no token."""
+        """Pass a post on to its channel, which checks the sender itself; it needs no token."""
         name, body = request.path_params["name"], await request.body()
         try:
             answer = await self._parts.inbound.post(name, body, request.headers)
@@ -261,7 +261,7 @@ class Web:
 
 
 def _within_descriptors(limits: Limits, of_process: int) -> tuple[Limits, int]:
-    """Keep connections within the descriptors that they may have; returns also how many there may be in all."""
+    """Limit connections by the file descriptors of the process; also returns the number of all."""
     most = peers.descriptors_for_connections(of_process)
     strangers = min(limits.strangers, max(1, most // 3))
     connections = min(limits.connections, max(1, most - 2 * strangers))
@@ -292,9 +292,9 @@ async def _show_failure(request: Request, error: Exception) -> Response:
 
 
 def _limit_bodies(app: ASGIApp, limits: Sizes, waits: OpenWaits) -> ASGIApp:
-    """Refuse bodies over the limit, by what their header says or, without one, as they come.
+    """Refuse bodies over the limit, by their header or, without one, as they come.
 
-    A body that has not arrived whole when the gateway stops is not waited for.
+    A stopping gateway does not wait for the rest of a body.
     """
 
     async def limited(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""Logs: structured lines to one stream, for people on a terminal and as JSON elsewhere.
+"""Logs: structured lines to one stream, readable on a terminal and JSON elsewhere.
 
-Our own lines and those of the libraries go the same way. Secrets are masked in the finished line, so that one that
-comes in by an exception's text, a traceback or a library is caught too.
+Our own lines and those of the libraries take the same way. Secrets are masked in the finished line, also those in an
+exception's text, a traceback or a library's line.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _LOUD = ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "websockets", 
 
 
 class LogStream:
-    """A stream that is written to for as long as somebody reads it.
+    """A stream that ignores writes once its reader is gone.
 
-    Who started the gateway may close the other end: a pipe to a program that has ended, a terminal that is gone. What
-    cannot be logged then must not keep the gateway from working, nor from stopping.
+    The other end may be closed: a pipe to a program that has ended, a terminal that is gone. That must not keep the
+    gateway from working, nor from stopping.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -56,7 +56,7 @@ class LogStream:
 
 
 def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterable[str] = ()) -> None:
-    """Send all logs of this process to a stream, from a level on, without secrets."""
+    """Send all logs of this process, from a level on, to a stream without secrets."""
     number = logging.getLevelNamesMapping()[level.upper()]
     stream = cast(TextIO, LogStream(stream))
     shared: list[Processor] = [
@@ -76,9 +76,9 @@ def configure_logs(level: str, stream: TextIO, *, as_json: bool, secrets: Iterab
 
 
 def mask_default_logs(secrets: Iterable[str]) -> None:
-    """Keep secrets out of the logs of a program that has not configured structlog; one that has is left alone.
+    """Keep secrets out of the logs of a program that has not configured structlog.
 
-    What structlog does by itself shows the variables of every traceback, and so whatever is held in them.
+    By default structlog shows the variables of every traceback, with the secrets in them.
     """
     _default_masking.add(secrets)
     if structlog.is_configured():
@@ -98,7 +98,7 @@ def mask_default_logs(secrets: Iterable[str]) -> None:
 
 
 def _clean(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """Leave out what would control the terminal that shows the log: much in it was written by others."""
+    """Remove terminal control characters: much in a log was written by others."""
     return {word: without_controls(value) if isinstance(value, str) else value for word, value in event.items()}
 
 
@@ -135,7 +135,7 @@ def _configure_libraries(number: int, stream: TextIO, shared: list[Processor], r
 
 
 class Tail(NamedTuple):
-    """Lines of a log; `end` counts all that there were until then."""
+    """Lines of a log; `end` counts all lines up to there."""
 
     lines: list[str]
     end: int
@@ -143,10 +143,10 @@ class Tail(NamedTuple):
 
 
 class RecentLines:
-    """The last lines that this process logged. Threads log too: what is read is a copy.
+    """The last lines that this process logged. Threads log too, so readers get a copy.
 
-    Others read them than the terminal's owner. So besides the secrets that are known, what looks like a credential is
-    hidden: one that an MCP server wrote, or that a provider's error repeats.
+    Readers are not only the terminal's owner. So texts that look like a credential are hidden too, such as one in an
+    MCP server's line or a provider's error.
     """
 
     def __init__(self, kept: int = 1000, longest: int = 4000) -> None:
@@ -162,7 +162,7 @@ class RecentLines:
             self._count += 1
 
     def after(self, cursor: int | None, limit: int, max_bytes: int) -> Tail:
-        """Read the newest lines, of those after a cursor if there is one that this process gave."""
+        """Read the newest lines, or the newest after a cursor of this process."""
         with self._lock:
             lines, end = list(self._lines), self._count
         is_known = cursor is not None and cursor <= end
@@ -180,17 +180,17 @@ RECENT = RecentLines()
 
 
 class SecretMasking:
-    """The last step of a log line: takes secrets out of it."""
+    """The last step of a log line: it masks secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._known = KnownSecrets(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Know further secrets."""
+        """Add further secrets."""
         self._known.add(secrets)
 
     def mask_and_keep(self, logger: WrappedLogger, method: str, line: EventDict | str) -> str:
-        """Take the secrets out of a line of the log, and keep it with the recent ones."""
+        """Mask the secrets of a line, and keep it with the recent ones."""
         masked = self._known.mask(_MADE_TOKEN.sub(MASK, str(line)))
         RECENT.add(masked)
         return masked
@@ -201,7 +201,7 @@ _default_masking = SecretMasking(())
 
 
 def secrets_of(settings: Settings, env: Mapping[str, str] | None = None) -> list[str]:
-    """Collect what nobody is shown: the secrets of a configuration, and the keys of providers in the environment."""
+    """Collect the secrets of a configuration and the providers' keys in the environment."""
     env = os.environ if env is None else env
     keys = (env.get(name) for service in SERVICES.values() for name in service.keys)
     return [*secrets_in(settings), *filter(None, keys)]

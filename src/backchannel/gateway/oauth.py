@@ -1,7 +1,7 @@
-"""Tokens of an OAuth issuer: verifying them, and the metadata that says where clients get one.
+"""Tokens of an OAuth issuer, and the metadata for clients without one.
 
-The issuer's public keys are fetched when the first such token comes, and again when they are old or a token names
-another. Only signatures by a key pair count: who can check one made with a shared secret can also make one.
+The issuer's public keys are fetched with the first token, and again when they are old or a token names another key.
+Only signatures of a key pair count: a shared secret that verifies a token could also make one.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ log = structlog.get_logger(__name__)
 METADATA_AT = "/.well-known/oauth-protected-resource"
 LONGEST_TOKEN = 16 * 1024
 KEYS_LIVE_S = 600.0
-"""After this the keys are fetched again, so that one which the issuer took back no longer counts."""
+"""The life of fetched keys, after which a revoked key no longer counts."""
 FETCH_PAUSE_S = 10.0
-"""The shortest time between two fetches: an invented key id must not make the gateway ask its issuer each time."""
+"""The shortest time between two fetches, so that invented key ids do not flood the issuer."""
 FETCH_S = 5.0
 _MOST_BYTES = 1024 * 1024
 LEEWAY_S = 30
@@ -54,7 +54,7 @@ class Issuer:
         self._keys = IssuerKeys(settings, clock, fetch_s)
 
     async def find(self, token: str) -> TokenHolder | None:
-        """Find the holder of a token; None if it is none of the issuer's, or not for this gateway, or expired.
+        """Find the holder of a token; None if it is not the issuer's, not for this gateway, or expired.
 
         Raises:
             Unavailable: the issuer's keys cannot be had.
@@ -96,7 +96,7 @@ class Issuer:
             return None
 
     def _caller(self, claims: dict[str, Any]) -> TokenHolder | None:
-        """Make a caller of verified claims. A claim that binds it to a session and names none binds it to nothing."""
+        """Make a caller from verified claims. An empty session claim gives no access."""
         who = "oauth:" + hashlib.sha256(f"{claims['iss']} {claims['sub']}".encode()).hexdigest()[:24]
         bound = claims.get(self._settings.session_claim)
         if bound is None:
@@ -138,7 +138,7 @@ class IssuerKeys:
         self._fetching = asyncio.Lock()
 
     async def named(self, kid: object) -> list[dict[str, Any]]:
-        """Give the keys that a token may be signed with: the one that it names, or, if it names none, all.
+        """Give the keys that may have signed a token: the one it names, or all.
 
         Raises:
             Unavailable: there are none yet, and they cannot be fetched.
@@ -159,7 +159,7 @@ class IssuerKeys:
         return at is None or self._clock.monotonic() - at >= seconds
 
     async def _fetch(self) -> None:
-        """Fetch the keys, unless that was tried just now. If it fails, those that are there go on counting."""
+        """Fetch the keys, unless just tried. After a failure the old keys stay valid."""
         if not self._is_since(self._tried_at, FETCH_PAUSE_S):
             return
         self._tried_at = self._clock.monotonic()
@@ -177,13 +177,13 @@ class IssuerKeys:
             )
 
     def _make_client(self) -> httpx2.AsyncClient:
-        """Make the client, beside the event loop: its library and the certificates take a tenth of a second."""
+        """Make the client in a thread: its library and certificates take a tenth of a second."""
         import httpx2
 
         return httpx2.AsyncClient(timeout=self._fetch_s)
 
     async def _find_keys(self, http: httpx2.AsyncClient) -> str:
-        """Ask the issuer where its keys are."""
+        """Ask the issuer for the address of its keys."""
         import httpx2
 
         base = self._settings.issuer.rstrip("/")
@@ -227,7 +227,7 @@ class Resource:
         self._audience = settings.auth.oauth.audience if settings.auth.oauth else None
 
     def routes(self) -> list[Route]:
-        """Serve the metadata, at the root and for `/mcp`; without an issuer there is nothing to serve."""
+        """Serve the metadata at the root and for `/mcp`, if there is an issuer."""
         if self._oauth is None:
             return []
         return [Route(METADATA_AT, self._show), Route(METADATA_AT + "/mcp", self._show)]
@@ -246,7 +246,7 @@ class Resource:
         return JSONResponse(shown, headers={"cache-control": "max-age=300"})
 
     def challenging(self, scope: Scope, send: Send) -> Send:
-        """Add to a 401 answer where the metadata is."""
+        """Add the address of the metadata to a 401 answer."""
         if self._oauth is None or scope["type"] != "http":
             return send
         place = f"{_base(scope)}{METADATA_AT}{'/mcp' if scope['path'] == '/mcp' else ''}"
@@ -262,5 +262,5 @@ class Resource:
 
 
 def _base(scope: Scope) -> str:
-    """The address that a client came by; `Host` has been checked."""
+    """The address in the request; `Host` has been checked."""
     return f"{scope['scheme']}://{Headers(scope=scope).get('host', '')}"

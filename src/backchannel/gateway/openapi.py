@@ -1,7 +1,7 @@
-"""The description of the HTTP doors, `GET /openapi.json`: made of the types and tools that the doors themselves use.
+"""The OpenAPI document, `GET /openapi.json`, made from the types that the doors use.
 
-It describes what this gateway serves: `/v1`, `/hooks` and the channels are in it where they are open. Some rules no
-schema can say, such as that a conversation must end with something new: what breaks one is answered with 400.
+It describes what this gateway serves: `/v1`, `/hooks` and the channels only if they are open. A schema cannot say every
+rule, such as that a conversation must end with a new message; a request that breaks one gets a 400.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from backchannel.version import __version__
 
 Schema = dict[str, Any]
 Shown = type[msgspec.Struct] | Schema | str
-"""What an answer is: a type, a schema, or what kind of text it is."""
+"""An answer: a type, a schema, or the media type of a text."""
 
 _JSON = "application/json"
 _MEANINGS = {
@@ -48,7 +48,7 @@ _MEANINGS = {
     503: "the gateway cannot take it now; nothing was changed",
 }
 _ANYBODY = (403, 413, 429, 503)
-"""What any request may be answered with."""
+"""Errors that any request may get."""
 _LET_IN = (401, *_ANYBODY)
 _POSTED = (400, 404, 409, 500, *_LET_IN)
 
@@ -58,7 +58,7 @@ class CallDone(msgspec.Struct):
 
 
 class ToolResult(msgspec.Struct):
-    """What a tool gave back; an outcome that the caller should handle is a `status` in it."""
+    """The result of a tool; an outcome that the caller should handle is its `status`."""
 
     ok: bool
     result: dict[str, Any]
@@ -104,11 +104,11 @@ _SAID: Mapping[type[msgspec.Struct], str] = {
     SessionsSendParams: "message",
     SpawnParams: "task",
 }
-"""Which parameter of a request must say something: spaces alone are refused."""
+"""The parameter of a request that must not be blank."""
 
 
 def build_document(parts: GatewayParts) -> Schema:
-    """Describe the doors that a gateway has open."""
+    """Describe the open doors of a gateway."""
     components = _components(parts.agents.ids())
     return {
         "openapi": "3.1.0",
@@ -147,7 +147,7 @@ def _call_name(tool: type[SessionTool]) -> str:
 
 
 def _call(tool: type[SessionTool], components: Schema) -> Schema:
-    """Describe a call of one tool: the parameters that all calls have, with its own arguments."""
+    """Describe a call of one tool: the common parameters and its own arguments."""
     every = components[InvokeParams.__name__]
     needs_args = bool(components[tool.params.__name__].get("required"))
     return {
@@ -160,7 +160,7 @@ def _call(tool: type[SessionTool], components: Schema) -> Schema:
 
 
 def _describe_question(schema: Schema, rules: Mapping[str, reading.Rule], agent_ids: Sequence[str]) -> None:
-    """Say what the types of a request to `/v1` do not: whom to ask, what is refused, and that null is as nothing."""
+    """Add what the types of a request to `/v1` cannot say: the models, the refusals, and that null means absent."""
     schema["properties"]["model"] = {"description": "The agent.", "anyOf": [{"enum": agent_ids}, {"type": "string"}]}
     for name, kind in schema["properties"].items():
         if name not in schema["required"] and {"type": "null"} not in kind.get("anyOf", ()):

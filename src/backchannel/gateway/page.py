@@ -1,8 +1,8 @@
-"""The page at `/`, and the files it is made of at `/page/<path>`: those of the folder `web/` of the package.
+"""The page at `/`, and its files at `/page/<path>` from the folder `web/`.
 
-They hold nothing of anybody, so they need no token; the page logs in over its connection. Each file is read and
-compressed when it is first asked for, and again after it has changed. A browser asks every time whether what it has is
-still right, so that an upgrade is seen at the next reload.
+The files hold no data, so they need no token; the page logs in over its connection. A file is read and compressed at
+its first request, and again after a change. Browsers check each time whether their copy is current, so that an upgrade
+shows at the next reload.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _TYPES = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-"""What is served: a file of another kind is not there."""
+"""The kinds of files that are served."""
 _COMPRESSED_ALREADY = (".png", ".woff2")
 _PATH = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*", re.ASCII)
-"""No part begins with a dot, so that none leads out of the folder or to a hidden file."""
+"""No part begins with a dot, so that no path leaves the folder or names a hidden file."""
 _MIN_SAVING = 200
-"""Bytes that compressing must save to be worth it."""
+"""The bytes that compression must save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PageFile:
     """One file as it is sent."""
 
     version: tuple[int, int]
-    """When the file was changed last, and its size then."""
+    """The time of its last change, and its size."""
     kind: str
     tag: str
     plain: bytes
@@ -146,6 +146,6 @@ def _takes_gzip(request: Request) -> bool:
 
 
 def _is_known(request: Request, tag: str) -> bool:
-    """Say whether the client has this very file, by the tags that it names."""
+    """Whether the client has this very file, by its tags."""
     named = [one.strip().removeprefix("W/") for one in ",".join(request.headers.getlist("if-none-match")).split(",")]
     return tag in named or "*" in named

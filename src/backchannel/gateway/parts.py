@@ -1,4 +1,4 @@
-"""What the doors work with: what the tools have, and what stands above the tools."""
+"""The parts of a running gateway that its doors use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GatewayParts(Parts):
     """None if none is configured."""
     sandboxes: Sandboxes
     gates: Gates
-    """The slots of every kind of work, and who has them."""
+    """The slots of each kind of work, and their users."""
     channels: Channels
     keeper: ChannelKeeper
     supervisor: Supervisor
@@ -43,6 +43,6 @@ class GatewayParts(Parts):
     rows: Rows
     """Sessions and runs as an operator sees them."""
     secrets: KnownSecrets
-    """Those of the configuration, for what is shown to whoever may read."""
+    """The secrets of the configuration, which answers must not show."""
     last_model: str | None
-    """The model that agents without one had at an earlier start, if it was not the demo."""
+    """The default model of an earlier start, if it was not the demo."""

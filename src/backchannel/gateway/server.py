@@ -1,8 +1,8 @@
-"""Listening: the web application on a socket, under uvicorn, while a context is open, and `serve` until a signal.
+"""The server: the web application on a socket under uvicorn, and its stop by signals.
 
 A first SIGINT, SIGTERM or SIGHUP stops gracefully: clients are notified, running steps are left for the next start, the
-database is closed. A second one ends the process at once, which loses nothing either: the next start goes on as after
-a crash. A database that can no longer be trusted ends it at once as well.
+database is closed. A second one ends the process at once; the next start recovers as after a crash. A database that can
+no longer be trusted ends it at once too.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from backchannel.storage.files.folder import AddressFile, StateFolder
 log = structlog.get_logger(__name__)
 
 _GRACE_S = 3
-"""How long clients are waited for when the gateway stops."""
+"""The time clients have to leave when the gateway stops."""
 _LOOK_S = 0.005
-"""How often it is looked whether they are gone. Uvicorn looks ten times a second, and waits once where nobody is."""
+"""The pause between two checks for clients. Uvicorn checks ten times a second, and waits even without clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListeningServer:
-    """Where the gateway is reached, and the application that answers there."""
+    """A listening gateway: its address and its application."""
 
     host: str
     port: int
@@ -62,9 +62,9 @@ class ListeningServer:
 async def listening(
     gateway: Gateway, operator_token: str, *, limits: Limits | None = None
 ) -> AsyncIterator[ListeningServer]:
-    """Serve a gateway at its configured host and port, where the commands of this machine then find it.
+    """Serve a gateway at its configured host and port, and write its address for local commands.
 
-    Leaving notifies all clients that the gateway stops, and closes their connections.
+    Leaving notifies all clients and closes their connections.
 
     Raises:
         StartupError: the address is taken, cannot be used, or needs a token of one's own.
@@ -87,7 +87,7 @@ async def listening(
 
 @contextmanager
 def _address_file(state: Path, url: str) -> Iterator[None]:
-    """Say where the gateway listens for as long as it does. Without that, clients on this machine need `--url`."""
+    """Write the gateway's address to a file while it listens. Without it, local clients need `--url`."""
     try:
         address = AddressFile.hold(state, url)
     except OSError as error:
@@ -114,7 +114,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> StartupError:
-    """Say why an address cannot be had, and what would work."""
+    """Say why an address cannot be used, and what would work."""
     if error.errno == errno.EADDRINUSE:
         return StartupError(
             f"cannot listen on {host} port {port}: something else does (stop it, or choose another port with --port)"
@@ -141,7 +141,7 @@ def _configure(web: Web) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers, its ten wake-ups a second, its pauses and its way to accept without end."""
+    """Uvicorn without its signal handlers, its timers and its unbounded accepting."""
 
     def __init__(self, config: uvicorn.Config, web: Web) -> None:
         super().__init__(config)
@@ -187,7 +187,7 @@ class _Server(uvicorn.Server):
         await self.lifespan.shutdown()
 
     async def _wait_left(self) -> None:
-        """Wait until the last client is gone; one that stays for longer than `_GRACE_S` has its request cancelled."""
+        """Wait until the last client is gone; after `_GRACE_S` the remaining requests are cancelled."""
         try:
             async with asyncio.timeout(_GRACE_S):
                 while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110  # it tells nobody
@@ -204,7 +204,7 @@ class _Server(uvicorn.Server):
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ONE_REQUEST_S = 0.5
-"""Signals this close together are one request: a terminal and a parent process often send it both."""
+"""Signals this close together count as one: a terminal and a parent process often both send it."""
 
 
 async def serve(gateway: Gateway, on_ready: Callable[[ListeningServer, OperatorToken], None]) -> None:
@@ -223,16 +223,15 @@ async def serve(gateway: Gateway, on_ready: Callable[[ListeningServer, OperatorT
 
 
 def _freeze() -> None:
-    """Take what the start has made out of the garbage collection.
+    """Exclude the objects of the start from garbage collection.
 
-    It lives as long as the process. Looking through all of it again and again holds the loop, and with it every client,
-    for a tenth of a second each time.
+    They live as long as the process. Each collection over them would block the loop for a tenth of a second.
     """
     gc.freeze()  # without a collection first, which would hold the loop itself
 
 
 def check_start(gateway: Gateway) -> None:
-    """Find out whether the folder and the address are free, before anything is begun that would be broken off.
+    """Check that the folder and the address are free before anything begins.
 
     Raises:
         StartupError: they are not.

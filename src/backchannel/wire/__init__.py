@@ -1,1 +1,1 @@
-"""The native protocol: rows and answers as clients see them."""
+"""The native protocol: frames, parameters, rows, answers and events."""

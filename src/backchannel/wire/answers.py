@@ -1,6 +1,6 @@
-"""What the methods of the gateway answer, as far as the command line reads it: lists of rows, and what was done.
+"""Answers of the methods that the command line reads.
 
-Both sides have the same types, so a name is written once. What only other clients read is beside its method.
+Both sides have the same types, so a name is written once. An answer that only other clients read is beside its method.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from backchannel.wire.rows import (
     Flow,
     GatewayState,
     HealthProblem,
-    JobShown,
     ModelShown,
     PairingRow,
     ReceiptRow,
@@ -36,19 +35,11 @@ from backchannel.wire.rows import (
     TreeNode,
 )
 from backchannel.wire.shapes import Answer
-from backchannel.wire.summaries import (
-    AgentHealth,
-    CliProjection,
-    HeartbeatSummary,
-    SessionsCounted,
-    SessionsSummary,
-    TasksSummary,
-)
 from backchannel.wire.timeline import TimelineEntry
 
 
 class ReceivedFrame(Answer, frozen=True, kw_only=True):
-    """A frame of the gateway as a client gets it: an answer or an event, whose payload is yet to be read."""
+    """A frame of the gateway as a client gets it: an answer or an event with an unread payload."""
 
     type: str
     id: str | None = None
@@ -60,8 +51,8 @@ class ReceivedFrame(Answer, frozen=True, kw_only=True):
 
 
 NAMED_PER_AGENT = "per-sender"
-"""The scope that clients are told, also where all direct chats share a session: OpenClaw's clients write `global` for
-every main session once they hear of that scope, and here each agent has one, which is addressed as `main`."""
+"""The scope in answers, even if all direct chats share a session. With the scope `global`, OpenClaw's clients would
+write `global` for every main session; here each agent has one, called `main`."""
 
 
 class SessionDefaults(Answer, frozen=True, kw_only=True):
@@ -76,7 +67,7 @@ class Snapshot(Answer, frozen=True, kw_only=True):
 
 
 class Hello(Answer, frozen=True, kw_only=True):
-    """What `connect` is answered, as far as the command line reads it."""
+    """The part of the answer to `connect` that the command line reads."""
 
     snapshot: Snapshot
 
@@ -101,7 +92,7 @@ class SessionFound(Answer, frozen=True, kw_only=True):
     key: str | None = None
     agent_id: str | None = None
     candidates: list[FoundKey] | None = None
-    """Which it may be, if several have what was given."""
+    """The sessions that a `shortId` may mean."""
 
 
 class SessionPatched(Answer, frozen=True, kw_only=True):
@@ -118,8 +109,9 @@ class SessionDeleted(Answer, frozen=True, kw_only=True):
     ok: bool
     key: str
     deleted: bool
+    """False if there is none."""
     archived: list[str]
-    """Files that were moved for it: none by its answer, since its transcript is moved later."""
+    """Empty: the file of the transcript is moved later."""
     backchannel: DeletedSession | None = None
 
 
@@ -141,7 +133,7 @@ class Trees(Answer, frozen=True, kw_only=True):
 
 
 class StatusAnswer(Row, frozen=True, kw_only=True):
-    """A session's row, and what it is busy with."""
+    """A session's row, and its work."""
 
     queue_length: int
     children: list[Child]
@@ -151,15 +143,15 @@ class StatusAnswer(Row, frozen=True, kw_only=True):
     tree_usage: Usage
     active_run: RunRow | None = None
     resume_at: int | None = None
-    """When the first of its runs is tried again that are set aside after crashes."""
+    """The next try of its first run that is set aside after crashes."""
     children_left_out: int | None = None
-    """How many more there are than `children` has."""
+    """The number of children that `children` does not have."""
     spawn: SpawnShown | None = None
-    """For a sub-agent: how it was started, and its outcome."""
+    """Of a sub-agent: how it was started, and its outcome."""
 
 
 class StatusSeen(Answer, frozen=True, kw_only=True):
-    """What a client reads of the result of `session_status`, which may be a refusal."""
+    """The part of a result of `session_status` that a client reads; it may be a refusal."""
 
     key: str = ""
     children: tuple[Child, ...] = ()
@@ -167,7 +159,7 @@ class StatusSeen(Answer, frozen=True, kw_only=True):
 
 
 class DeliveryBegun(Answer, frozen=True, kw_only=True):
-    """The receipt that a send was given, whose state is called status there."""
+    """The receipt of a send; its state is called `status` there."""
 
     id: str
     status: str
@@ -196,7 +188,7 @@ class SpawnSeen(Answer, frozen=True, kw_only=True):
 
 
 class MessagesSeen(Answer, frozen=True, kw_only=True):
-    """What a client reads of the result of `sessions_history`, which may be a refusal."""
+    """The part of a result of `sessions_history` that a client reads; it may be a refusal."""
 
     messages: tuple[Message, ...] = ()
 
@@ -204,19 +196,20 @@ class MessagesSeen(Answer, frozen=True, kw_only=True):
 class ChatStarted(Answer, frozen=True, kw_only=True):
     run_id: str
     status: str
+    """`started` or `queued`; `ok` of a chat command."""
     reply: str | None = None
-    """What a chat command answers: it has no run to wait for, and is in no history."""
+    """The answer of a chat command, which has no run and is in no history."""
 
 
 class ChatRead(Answer, frozen=True, kw_only=True):
-    """What `chat.history` answers, its messages read."""
+    """The answer of `chat.history` with decoded messages."""
 
     session_key: str
     messages: list[Message]
     pending: list[Message]
     has_more: bool
     pending_left_out: int | None = None
-    """How many more wait than `pending` has."""
+    """The number of waiting messages that `pending` does not have."""
     session_id: str | None = None
     thinking_level: str | None = None
 
@@ -228,7 +221,7 @@ class ChatAborted(Answer, frozen=True, kw_only=True):
 
 
 class TerminalReply(Answer, frozen=True, kw_only=True, omit_defaults=False):
-    """A reply, as OpenClaw's clients look for it after they lost the connection."""
+    """A reply in the form that OpenClaw's clients look for after a reconnect."""
 
     disposition: str = "visible"
     text: str
@@ -237,17 +230,19 @@ class TerminalReply(Answer, frozen=True, kw_only=True, omit_defaults=False):
 class RunWaited(Answer, frozen=True, kw_only=True):
     run_id: str
     status: str
+    """`ok`, `error`, `timeout` or `aborted`."""
     started_at: int | None = None
     ended_at: int | None = None
     error: str | None = None
     reply: str | None = None
     terminal_reply: TerminalReply | None = None
+    """For OpenClaw's clients."""
     running: bool = False
     queued: bool = False
     resume_at: int | None = None
-    """Of a run that is set aside after crashes: when it is tried again."""
+    """The next try of a run that is set aside after crashes."""
     waiting_for: str | None = None
-    """As of a run."""
+    """As in a RunRow. A run that waits for a `function` or an `agent` is not `running`."""
 
 
 class RunShown(Answer, frozen=True, kw_only=True):
@@ -284,7 +279,7 @@ class NotMended(Answer, frozen=True, kw_only=True):
 
 
 class DeliveriesMended(Answer, frozen=True, kw_only=True):
-    """What became of several deliveries; those that could not be helped stay as they were."""
+    """The result for several deliveries; a refused one stays as it was."""
 
     count: int
     refused: list[NotMended]
@@ -324,30 +319,19 @@ class ChannelsListed(Answer, frozen=True, kw_only=True):
 class ChannelTested(Answer, frozen=True, kw_only=True):
     name: str
     status: str
+    """`ok`, `failed` or `untested`; an untested channel can only be tried by sending."""
     detail: str
-
-
-class JobsListed(Answer, frozen=True, kw_only=True):
-    jobs: list[JobShown]
-
-
-class JobAdded(Answer, frozen=True, kw_only=True):
-    job: JobShown
 
 
 class JobFired(Answer, frozen=True, kw_only=True):
     ok: bool
     id: str
     ran: bool
-    run_id: str
-    session_key: str
-
-
-class JobNotFired(Answer, frozen=True, kw_only=True):
-    ok: bool
-    id: str
-    ran: bool
-    reason: str
+    run_id: str = ""
+    """Its run, for `agent.wait`."""
+    session_key: str = ""
+    reason: str = ""
+    """Why it did not run: `disabled` or `not-due`."""
 
 
 class JobRemoved(Answer, frozen=True, kw_only=True):
@@ -405,41 +389,51 @@ class ToolInvoked(Answer, frozen=True, kw_only=True, omit_defaults=False):
 class Health(Answer, frozen=True, kw_only=True):
     ok: bool
     status: str
+    """`ok`, `degraded` or `unavailable`."""
     ts: int
     uptime_ms: int
     default_agent_id: str
     store: str
     problems: list[HealthProblem]
-    agents: list[AgentHealth] = field(default_factory=list)
-    sessions: SessionsCounted | None = None
+    agents: list[dict[str, Any]] = field(default_factory=list)
+    """For OpenClaw's clients, like `sessions`: `[{agentId, isDefault, heartbeat, sessions, name?}]`."""
+    sessions: dict[str, Any] | None = None
 
 
 class Status(Answer, frozen=True, kw_only=True):
     version: str
     status: str
+    """`ok`, `degraded` or `unavailable`."""
     ts: int
     uptime_ms: int
     connections: int
     runs: dict[str, int]
+    """`{queued, running, failed, setAside}`; `failed` counts the last 24 hours."""
     deliveries: dict[str, int]
+    """`{waiting, failed, uncertain}`."""
     approvals: dict[str, int]
+    """`{pending}`."""
     pairings: dict[str, int]
+    """`{pending}`."""
     channels: list[ChannelState]
     commits: int
     agents: list[str]
     default_agent_id: str
     model: str
     gateways: list[GatewayState]
+    """The gateways on the same PostgreSQL."""
     problems: list[HealthProblem]
-    sessions: SessionsSummary
-    heartbeat: HeartbeatSummary
-    tasks: TasksSummary
+    sessions: dict[str, Any]
+    """`{count, defaults {model, contextTokens?}, byAgent}`, for OpenClaw's clients, like the four fields below."""
+    heartbeat: dict[str, Any]
+    tasks: dict[str, Any]
     channel_summary: tuple[()]
     queued_system_events: tuple[()]
     services: list[ServiceState] = field(default_factory=list)
     sandbox: str | None = None
-    """What bounds the memory of sandboxes on its machine, where sessions have them."""
-    cli_projection: CliProjection | None = None
+    """The limit of the memory of sandboxes, if sessions have them."""
+    cli_projection: dict[str, Any] | None = None
+    """With `includeCliProjection`, for OpenClaw's command line."""
 
 
 class SlotsListed(Answer, frozen=True, kw_only=True):

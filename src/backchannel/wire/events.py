@@ -12,14 +12,14 @@ from backchannel.wire.shapes import Answer
 
 
 class Challenge(Answer, frozen=True, kw_only=True):
-    """The first thing that a client gets; a device signs the nonce, and other clients need not look at it."""
+    """The first event. A device signs the nonce; other clients may ignore it."""
 
     nonce: str
     ts: int
 
 
 class ShownMessage(Answer, frozen=True, kw_only=True):
-    """A message as `chat` events carry it."""
+    """A message in a `chat` event."""
 
     role: Role
     content: tuple[Block, ...]
@@ -27,30 +27,42 @@ class ShownMessage(Answer, frozen=True, kw_only=True):
 
 
 class ChatEvent(Answer, frozen=True, kw_only=True):
-    """How a person's message is being answered; it carries what the run says, or all that it has said so far."""
+    """The answer to a person's message, as it grows.
+
+    A run that calls tools may say something before and after. A client that subscribed to the session's messages gets
+    each finished part as `session.message`, and `message` has only the text of the present part. For other clients
+    `message` has all parts, one below the other. An internal run has only a last event: with its post to webchat once
+    that is sent, else without a message.
+    """
 
     run_id: str
     session_key: str
     agent_id: str
     seq: int
     state: str
+    """`delta`, `final`, `aborted` or `error`."""
     delta_text: str | None = None
     replace: bool | None = None
-    """Whether the text takes the place of that of the delta before: the run says something else now."""
+    """Whether the text replaces that of the delta before: the first delta of another part."""
     message: ShownMessage | None = None
     error_message: str | None = None
     stop_reason: str | None = None
 
 
 class AgentEvent(Answer, frozen=True, kw_only=True):
-    """What an agent does: its life cycle, its text, its thoughts, its tools."""
+    """The work of an agent: its life cycle, text, thoughts and tools."""
 
     run_id: str
     session_key: str
     seq: int
     stream: str
+    """`lifecycle`, `assistant`, `thinking`, `tool` or `retry`."""
     ts: int
     data: dict[str, Any]
+    """`lifecycle`: `phase` (`start`, `end`, `error`). `assistant`: `text` so far and `delta`. `thinking`: `delta`.
+    `tool`: `phase` (`start` with `args`, `result` with `isError` and a cut `result {content}`). `retry`, when a model
+    call failed and is repeated: the failed `attempt` of at most `attempts`, `error`, `retryAt`.
+    `data.backchannel.internal` is true for runs of exchanges and sub-agents."""
 
 
 class SessionsChanged(Answer, frozen=True, kw_only=True):
@@ -59,10 +71,13 @@ class SessionsChanged(Answer, frozen=True, kw_only=True):
     session_key: str
     agent_id: str
     reason: str
+    """`created`, `patch`, `reset`, `delete`, `note`, `run` (a run was accepted, began, ended or waits), `exchange` (an
+    exchange with this target moved on), `job` (a cron job came, went or was skipped)."""
     ts: int
     session_id: str | None = None
     active_run_ids: list[str] | None = None
     session: SessionRow | None = None
+    """Its present row; absent once it is deleted."""
 
 
 class SessionMessage(Answer, frozen=True, kw_only=True):

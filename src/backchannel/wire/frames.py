@@ -1,11 +1,11 @@
-"""The wire: frames, the handshake's values, and what a method of the gateway is.
+"""Frames of the WebSocket protocol, and its handshake.
 
-A connection speaks JSON text frames: requests (`req`) from the client, answers (`res`) and events from the gateway.
-The gateway opens with the event `connect.challenge`; the client's first request is `connect`; after its answer every
-method of the table in `methods/` may be called, several at the same time, each answered by its id.
+A connection speaks JSON text frames: requests (`req`) from the client, answers (`res`) and events from the gateway. The
+gateway opens with the event `connect.challenge`, and the client's first request is `connect`. After its answer the
+client may call methods, several at the same time, each answered by its id.
 
 Parameters are strict: an unknown or wrongly typed one is an error that names it. Methods that OpenClaw's gateway has
-too take `SharedParams`, which ignore unknown ones: its clients send what means nothing here.
+too take `SharedParams`, which ignore unknown ones, since its clients send parameters that mean nothing here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from backchannel.wire.shapes import Answer, Params, SharedParams
 
 MAX_REQUEST_ID_LENGTH = 256
 KEEP_ALIVE_S = 15.0
-"""How long a connection or a stream may be silent: proxies cut those that say nothing."""
+"""The longest silence of a connection or a stream; proxies cut silent ones."""
 
 
 class TokenScope(StrEnum):
-    """What a token permits; each includes those before it."""
+    """The rights of a token; each scope includes those before it."""
 
     READ = "operator.read"
     WRITE = "operator.write"
@@ -37,15 +37,21 @@ class NoParams(Params, frozen=True, kw_only=True):
     """The parameters of a method that has none."""
 
 
+class IdParams(Params, frozen=True, kw_only=True):
+    """The parameters of a method about one thing."""
+
+    id: str
+
+
 class SharedNoParams(SharedParams, frozen=True, kw_only=True):
-    """The same of a method that OpenClaw's gateway has too, where it may have some."""
+    """The same, for a method that OpenClaw's gateway has too; others are ignored."""
 
 
 # Frames
 
 
 class Request(Struct, frozen=True, tag_field="type", tag="req", forbid_unknown_fields=True):
-    """What a client asks."""
+    """A request of a client."""
 
     id: Annotated[str, Meta(min_length=1, max_length=MAX_REQUEST_ID_LENGTH)]
     method: Annotated[str, Meta(min_length=1)]
@@ -53,13 +59,13 @@ class Request(Struct, frozen=True, tag_field="type", tag="req", forbid_unknown_f
 
 
 class Cancel(Struct, frozen=True, tag_field="type", tag="cancel"):
-    """A client no longer waits for an answer; newer clients say so. The answer is sent all the same."""
+    """A client no longer waits for an answer. The answer is sent all the same."""
 
     id: str
 
 
 class Response(Struct, frozen=True, tag_field="type", tag="res"):
-    """What the gateway answers; `id` is null only when the request's could not be told."""
+    """An answer of the gateway; `id` is null only if the request's id could not be read."""
 
     id: str | None
     ok: bool
@@ -79,7 +85,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BadFrame(Exception):
-    """A frame that is no request; `id` is its request id when that could be told."""
+    """A frame that is no request; `id` is its request id, if it could be read."""
 
     def __init__(self, id: str | None, error: InvalidRequest) -> None:
         super().__init__(error.message)
@@ -150,9 +156,9 @@ class ClientInfo(Struct, frozen=True, rename="camel"):
 
 
 class DeviceInfo(Struct, frozen=True, rename="camel"):
-    """The device that it runs on, as OpenClaw's clients name it, with a signature of its key over this connection.
+    """The device of a client of OpenClaw's, with a signature of its key over this connection.
 
-    A node is named by it; nothing else of it is believed without the signature.
+    A node may be named by its id. Nothing else counts without the signature.
     """
 
     id: str | None = None
@@ -163,15 +169,15 @@ class DeviceInfo(Struct, frozen=True, rename="camel"):
 
 
 class ConnectAuth(Struct, frozen=True, rename="camel"):
-    """How a client proves who it is. No `repr` shows a token."""
+    """The tokens of a client. `repr` hides them."""
 
     token: str | None = None
     device_token: str | None = None
-    """The token of a page that stays logged in; OpenClaw's sends it as `token` too."""
+    """The token of a page that stays logged in. OpenClaw's page also sends it as `token`."""
 
     @property
     def signed_token(self) -> str:
-        """The one that a device's signature is about, and that is looked up where the other does not count."""
+        """The token that a device's signature covers."""
         return self.token or self.device_token or ""
 
     def __repr__(self) -> str:
@@ -186,11 +192,11 @@ class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
     client: ClientInfo = ClientInfo()
     role: str = "operator"
     node_id: str | None = None
-    """Of the role `node`: the name that it connects under."""
+    """Of the role `node`: its name."""
     device: DeviceInfo | None = None
     scopes: list[str] | None = None
     caps: list[str] = []
-    """Of the role `node`: what it says that it can do."""
+    """Of the role `node`: its capabilities, as it reports them."""
     auth: ConnectAuth | None = None
 
     @property
@@ -199,7 +205,7 @@ class Connect(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def node_name(self) -> str | None:
-        """What a node connects under: its own id, else its device's, else that of the installation."""
+        """The name of a node: its own id, else its device's, else that of the installation."""
         if self.node_id is not None:
             return self.node_id
         return (self.device and self.device.id) or self.client.instance_id
@@ -209,7 +215,7 @@ read_connect = msgspec.json.Decoder(Connect).decode
 
 
 class Policy(Answer, frozen=True, kw_only=True):
-    """What a client has to keep to."""
+    """The limits for a client."""
 
     max_payload: int
     max_buffered_bytes: int

@@ -1,15 +1,23 @@
-"""Cron jobs as OpenClaw's clients read them; what only this gateway tells of one stands under its name."""
+"""Cron jobs in OpenClaw's shape, with ours under `backchannel`."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
 
 from backchannel.wire.rows import JobShown
 from backchannel.wire.shapes import Answer
 
 
-class ScheduleView(Answer, frozen=True, kw_only=True):
+class JobSchedule(Answer, frozen=True, kw_only=True):
+    """The times of a job, as requests and answers have them. A request with `anchorMs` is refused."""
+
     kind: str
+    """`every`, `cron` or `at`."""
     at: str | None = None
-    every_ms: int | None = None
+    every_ms: Annotated[int, Meta(ge=1, le=8_640_000_000_000_000)] | None = None
+    anchor_ms: int | None = None
     expr: str | None = None
     tz: str | None = None
 
@@ -29,7 +37,7 @@ class DeliveryView(Answer, frozen=True, kw_only=True):
 
 
 class DeliveryPreview(Answer, frozen=True, kw_only=True):
-    """Where a reply goes, in words."""
+    """The address of a reply, in words."""
 
     label: str
     detail: str
@@ -40,6 +48,7 @@ class JobStateView(Answer, frozen=True, kw_only=True):
     running_at_ms: int | None = None
     last_run_at_ms: int | None = None
     last_run_status: str | None = None
+    """`ok` or `error`."""
     last_error: str | None = None
     last_duration_ms: int | None = None
 
@@ -52,7 +61,7 @@ class JobView(Answer, frozen=True, kw_only=True):
     session_key: str
     created_at_ms: int
     updated_at_ms: int
-    schedule: ScheduleView
+    schedule: JobSchedule
     session_target: str
     wake_mode: str
     payload: PayloadView
@@ -62,7 +71,7 @@ class JobView(Answer, frozen=True, kw_only=True):
 
 
 class JobPage(Answer, frozen=True, kw_only=True):
-    """A page of jobs; `snapshot_revision` changes with any of them, so that pages of one listing fit together."""
+    """A page of jobs."""
 
     jobs: list[JobView]
     total: int
@@ -71,8 +80,9 @@ class JobPage(Answer, frozen=True, kw_only=True):
     has_more: bool
     next_offset: int | None
     snapshot_revision: str
+    """It changes with any job, so that a client sees whether two pages belong together."""
     delivery_previews: dict[str, DeliveryPreview] | None = None
-    """By the ids of the jobs on this page."""
+    """By job id; absent with `compact` or without `includeDeliveryPreviews`."""
 
 
 class JobRunView(Answer, frozen=True, kw_only=True):

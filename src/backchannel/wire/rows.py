@@ -1,6 +1,7 @@
-"""Sessions, runs, deliveries and the like, each as a row of an answer: what is not known is absent, never null.
+"""Rows of answers: sessions, runs, deliveries and the like.
 
-The gateway makes them (`tools/rows.py` and its methods), and the command line reads them.
+An unknown value is absent, never null. The gateway makes rows (`tools/rows.py` and its methods), and the command line
+reads them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from backchannel.wire.shapes import Answer, doc
 
 
 class SessionFields(Answer, frozen=True):
-    """What every row of a session has. Lists are long, so these are given by their order, which costs the least."""
+    """The fields of every session row. They are positional, since that is fastest and lists are long."""
 
     key: Annotated[str, doc("What other tools take to name it, as short as the caller can write it.")]
     channel: Annotated[str, doc("Where it takes place, such as `telegram`; `internal` for cron, hooks and nodes.")]
@@ -90,7 +91,7 @@ class ModelShown(Answer, frozen=True, kw_only=True):
 
 
 class RetryRow(Answer, frozen=True, kw_only=True):
-    """A model that failed and is asked again."""
+    """A model call that failed and is repeated."""
 
     attempt: int
     """The attempt that failed."""
@@ -100,12 +101,13 @@ class RetryRow(Answer, frozen=True, kw_only=True):
 
 
 class RunRow(Answer, frozen=True, kw_only=True):
-    """A run, as doors show it."""
+    """A run."""
 
     run_id: str
     session_key: str
     kind: str
     status: str
+    """`queued`, `running`, `ok`, `error`, `timeout` or `aborted`."""
     accepted_at: int
     step: int
     deliver: bool
@@ -113,14 +115,14 @@ class RunRow(Answer, frozen=True, kw_only=True):
     session_id: str | None = None
     started_at: int | None = None
     at_work_since: int | None = None
-    """Of one that runs: `started_at`, moved by the time in which no process held it."""
+    """Of a running run: `startedAt`, moved by the time in which no process held it."""
     resume_at: int | None = None
-    """Of one that is set aside after crashes: when it is tried again."""
+    """The next try of a run that is set aside after crashes."""
     waiting_for: str | None = None
-    """`function`: its agent is a function of a program that is not running; `agent`: no gateway at work has its agent;
-    `gateway`: another gateway has its agent, and has not begun; `approval`: a person must allow a call."""
+    """`function`: its agent is a function of a program that is not running; `agent`: no running gateway has its agent;
+    `gateway`: another gateway has its agent and has not begun; `approval`: a person must approve a call."""
     retry: RetryRow | None = None
-    """Of one whose model failed and is being asked again: why, and for which time."""
+    """The failed model call that is repeated."""
     ended_at: int | None = None
     duration_ms: int | None = None
     message_id: str | None = None
@@ -146,7 +148,7 @@ class PartRow(Answer, frozen=True, kw_only=True):
 
 
 class DeliveryRow(Answer, frozen=True, kw_only=True):
-    """A delivery without its parts, as events tell of it."""
+    """A delivery without its parts."""
 
     id: str
     state: str
@@ -172,7 +174,7 @@ class ReceiptRow(DeliveryRow, frozen=True, kw_only=True):
 
 
 class ApprovalRow(Answer, frozen=True, kw_only=True):
-    """A tool call that a person has to allow."""
+    """A tool call that a person has to approve."""
 
     id: str
     run_id: str
@@ -180,13 +182,14 @@ class ApprovalRow(Answer, frozen=True, kw_only=True):
     tool: str
     args: Any
     state: str
+    """`pending`, `approved`, `denied` or `expired`."""
     created_at: int
     answered_at: int | None = None
     answered_by: str | None = None
 
 
 class Flow(Answer, frozen=True, kw_only=True):
-    """The part of an exchange or a receipt that a status shows."""
+    """An exchange or a receipt in short."""
 
     id: str
     state: str
@@ -195,7 +198,7 @@ class Flow(Answer, frozen=True, kw_only=True):
 
 
 class SpawnShown(Answer, frozen=True, kw_only=True):
-    """What started a sub-agent, and its outcome."""
+    """The start of a sub-agent, and its outcome."""
 
     state: str
     """`run`, `announce` or `done`."""
@@ -206,10 +209,10 @@ class SpawnShown(Answer, frozen=True, kw_only=True):
     outcome: str | None = None
     """`posted`, `skipped` or `cancelled`."""
     resume_at: int | None = None
-    """When its run is tried again that is set aside after crashes."""
+    """The next try of its run that is set aside after crashes."""
     started_at: int | None = None
     at_work_since: int | None = None
-    """As of a run."""
+    """As in a RunRow."""
     ended_at: int | None = None
     runtime_ms: int | None = None
     model: str | None = None
@@ -227,7 +230,7 @@ class Child(Answer, frozen=True, kw_only=True):
 
 
 class TreeNode(Answer, frozen=True, kw_only=True):
-    """A session, and the keys of those below it that are shown."""
+    """A session in a tree."""
 
     key: str
     name: str
@@ -236,9 +239,13 @@ class TreeNode(Answer, frozen=True, kw_only=True):
     status: str
     updated_at: int
     usage: Usage
+    """The usage of the session itself, like `tokens` and `cost`."""
     tree_usage: Usage
+    """The usage of the session and all below it."""
     children: list[str]
+    """The keys of its children that are shown."""
     spawned: int
+    """The number of its children, shown or not."""
     tokens: int
     cost: float | None = None
     parent_key: str | None = None
@@ -255,7 +262,7 @@ class TreeNode(Answer, frozen=True, kw_only=True):
 
 
 class PartyShown(Answer, frozen=True, kw_only=True):
-    """One of the two sessions, as it was when the send was accepted."""
+    """One of the two sessions, at the time of the send."""
 
     session_key: str
     channel: str
@@ -266,6 +273,7 @@ class ExchangeShown(Answer, frozen=True, kw_only=True):
 
     id: str
     state: str
+    """`primary`, `handover`, `turn`, `announce` or `done`."""
     turn: int
     max_turns: int
     waiting: bool
@@ -291,6 +299,7 @@ class PairingRow(Answer, frozen=True, kw_only=True):
     account_id: str
     sender_id: str
     state: str
+    """`pending`, `approved` or `denied`."""
     created_at: int
     sender_name: str | None = None
     code: str | None = None
@@ -306,23 +315,21 @@ class LastRun(Answer, frozen=True, kw_only=True):
     ended_at: int | None = None
 
 
-class JobDeliverShown(Answer, frozen=True, kw_only=True):
-    channel: str
-    to: str
-    account_id: str | None = None
-
-
 class JobShown(Answer, frozen=True, kw_only=True):
+    """A cron job in our words."""
+
     id: str
     status: str
+    """`scheduled`, `disabled`, `done` or `error`."""
     source: str
+    """`config` or `runtime`."""
     schedule: str
     tz: str | None = None
     agent_id: str
     session_key: str
     message: str | None = None
-    """Left out where the job is shown in OpenClaw's words too, which have it."""
-    deliver: JobDeliverShown | None = None
+    """Absent beside OpenClaw's shape, whose `payload` has it."""
+    deliver: Address | None = None
     model: str | None = None
     timeout_seconds: float | None = None
     next_at: int | None = None
@@ -333,7 +340,7 @@ class JobShown(Answer, frozen=True, kw_only=True):
 
 
 class ChannelSettingsShown(Answer, frozen=True, kw_only=True, omit_defaults=False):
-    """What every channel can be set; nothing that is particular to one is shown, for it may be a secret."""
+    """The settings that every channel has; others are not shown, since they may be secrets."""
 
     allow_from: tuple[str, ...]
     owners: tuple[str, ...]
@@ -344,17 +351,20 @@ class ChannelSettingsShown(Answer, frozen=True, kw_only=True, omit_defaults=Fals
 
 
 class ChannelState(Answer, frozen=True, kw_only=True):
-    """Whether a channel works."""
+    """The state of a channel."""
 
     name: str
     adapter: str
     status: str
+    """`ok`, `connecting` or `down`."""
     since: int | None = None
     last_error: str | None = None
     last_error_at: int | None = None
 
 
 class ChannelShown(ChannelState, frozen=True, kw_only=True):
+    """A channel, its state and its queue."""
+
     waiting: int
     failed: int
     uncertain: int
@@ -373,17 +383,18 @@ class TokenShown(Answer, frozen=True, kw_only=True):
 
 
 class TokenDevice(Answer, frozen=True, kw_only=True):
-    """What a device token has besides: whose it is, and until when it counts."""
+    """The device of a device token."""
 
     id: str
     made_from: str
-    """The id of a token, or `operator`."""
+    """The id of the token it was made from, or `operator`."""
     is_stale: bool = False
-    """Whether it was made from an operator's token that is not this gateway's, or no longer."""
+    """Whether it was made from an operator's token that is no longer valid here."""
     client: str | None = None
     platform: str | None = None
     origin: str | None = None
     last_used_at: int
+    """Exact to the hour."""
     ends_at: int
 
 
@@ -404,9 +415,10 @@ class AgentSubagents(Answer, frozen=True, kw_only=True):
 
 
 class AgentDetails(Answer, frozen=True, kw_only=True):
-    """What OpenClaw's answer has no place for."""
+    """The part of an agent that OpenClaw's answer has no place for."""
 
     tools: list[AgentTool]
+    """The tools of its main session."""
     subagents: AgentSubagents
     is_function: bool
     model: str | None = None
@@ -423,7 +435,7 @@ class AgentShown(Answer, frozen=True, kw_only=True):
 
 
 class HealthProblem(Answer, frozen=True, kw_only=True):
-    """One thing that is wrong, and what to do about it."""
+    """A problem, and what to do about it."""
 
     code: str
     message: str
@@ -452,34 +464,34 @@ class GatewayState(Answer, frozen=True, kw_only=True):
 
 
 class SlotUse(Answer, frozen=True, kw_only=True):
-    """One piece of work that has a slot, or waits for one."""
+    """A piece of work that has a slot or waits for one."""
 
     id: str = ""
-    """Empty for a session that waits with a run: the run is known to the store alone."""
+    """Absent for a session that waits with a queued run."""
     kind: str
     agent_id: str
     session_key: str
     what: str
-    """In words: a command, a tool, a model."""
+    """A command, a tool or a model, in words."""
     since: int | None = None
-    """Since when, in milliseconds since 1970, if it is known."""
+    """The time of its start, in milliseconds since 1970."""
     run_id: str | None = None
     is_waiting: bool = False
 
 
 class SlotCount(Answer, frozen=True, kw_only=True):
-    """How many slots of a kind there are, are used, and are waited for."""
+    """The slots of one kind, counted."""
 
     kind: str
     limit: int
     own: int
-    """How many are kept for each agent."""
+    """The number reserved for each agent."""
     used: int
     waiting: int
 
 
 class DecisionExplained(Answer, frozen=True, kw_only=True):
-    """One decision: what was asked, the answer, and the setting that gave it."""
+    """A decision, its reason, and the setting behind it."""
 
     what: str
     allowed: bool

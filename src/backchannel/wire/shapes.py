@@ -22,9 +22,9 @@ ONE_LINE = r"^[^\x00-\x1f\x7f]+$(?!\n)"
 NAME = r"^(?=.*\S)" + ONE_LINE[1:]
 """A pattern: such a text that is not blank."""
 CLIENTS_KEY = r"^(?!hook/|agent:[^:/]+:node-[^/]*/)" + ONE_LINE[1:]
-"""A pattern: such a text that is not the id of a run which a hook or a node has named: see `scoped_run_id`."""
+"""A pattern: such a text that is not a run id of a hook or a node (see `scoped_run_id`)."""
 NAME_LIMIT = 64
-"""How long a label may be, wherever one is given."""
+"""The longest label."""
 _PATTERNS = {
     ONE_LINE: ", on one line",
     NAME: ", on one line and not blank",
@@ -40,22 +40,22 @@ _SORTS = {
     "array": "a list",
     "object": "an object",
 }
-"""The decoder's words for what came, in ours."""
+"""The decoder's names of JSON types, in our words."""
 
 
 class Params(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The base of all parameters: what is not known is refused."""
+    """The base of all parameters: unknown ones are refused."""
 
 
 class SharedParams(Params, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The base of the parameters of a method that OpenClaw's gateway has too: what is not known is ignored.
+    """The base of the parameters of a method that OpenClaw's gateway has too: unknown ones are ignored.
 
-    Its clients send more with each release; what they add there must not make them fail here.
+    Its clients send more with each release, and must not fail here.
     """
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The base of every answer and event payload: what is not known is absent."""
+    """The base of every answer and event payload: unknown values are absent."""
 
 
 def plain(answer: Answer) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def plain(answer: Answer) -> dict[str, Any]:
 
 @lru_cache(maxsize=128)  # bounded, since functions that become tools have parameters of their own
 def params_schema(params: type[Struct]) -> dict[str, Any]:
-    """Describe parameters as JSON Schema, in one piece. It is made once and shared: read it, never write to it."""
+    """Describe parameters as one JSON Schema. It is shared: never write to it."""
     _, components = msgspec.json.schema_components([params], ref_template="#/$defs/{name}")
     schema = components.pop(params.__name__)
     for extra in ("title", "description"):
@@ -111,13 +111,13 @@ def encoded_name(struct: Struct, name: str) -> str:
 
 
 def _can_be_cleared(field: inspect.Field) -> bool:
-    """Whether null says something else than leaving the parameter out, which then is unset."""
+    """Whether null means something else than leaving the parameter out."""
     is_unset = not field.required and field.default is field.default_factory is msgspec.NODEFAULT
     return is_unset and isinstance(field.type, inspect.UnionType) and field.type.includes_none
 
 
 def _default_in_words(field: inspect.Field) -> str:
-    """Describe what a parameter is when it is left out."""
+    """Describe the default of a parameter."""
     if field.required:
         return "required"
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
@@ -161,7 +161,7 @@ def describe_type(kind: inspect.Type) -> str:
 
 
 def one_of(values: Sequence[Any]) -> str:
-    """List the only values there are."""
+    """List the allowed values."""
     return "one of " + ", ".join(f'"{value}"' for value in values)
 
 
@@ -189,7 +189,7 @@ def _number(limit: float) -> str:
 
 
 def bad_params(method: str, error: msgspec.ValidationError, params: type[Params]) -> InvalidRequest:
-    """Turn what the decoder said into an error that names the parameter and what would work."""
+    """Turn a decoder's error into one that names the parameter and what would work."""
     said, place = _placed(str(error))
     kind = _kind_at(inspect.type_info(params), place)
     if said.startswith("Object "):
@@ -200,13 +200,13 @@ def bad_params(method: str, error: msgspec.ValidationError, params: type[Params]
 
 
 def _placed(error: str) -> tuple[str, str]:
-    """Take what the decoder said apart: `Expected `int` - at `$.limit``."""
+    """Split a decoder's error into text and place: `Expected `int` - at `$.limit``."""
     said, at, place = error.rpartition(" - at `$")
     return (said, place[:-1].removeprefix(".")) if at and place.endswith("`") else (error, "")
 
 
 def _bad_field(method: str, said: str, place: str, known: list[str]) -> InvalidRequest:
-    """Name a parameter that is unknown or missing: one of the request, or of an object in it."""
+    """Name an unknown or missing parameter of the request or of an object in it."""
     written = said.split("`")[1][:64]
     name = f"{place}.{written}" if place else written
     if said.startswith("Object missing"):
@@ -217,7 +217,7 @@ def _bad_field(method: str, said: str, place: str, known: list[str]) -> InvalidR
 
 
 def _kind_at(kind: inspect.Type, place: str) -> inspect.Type:
-    """Find the type that is wanted at a place such as `deliver.to` or `kinds[0]`."""
+    """Find the expected type at a place such as `deliver.to` or `kinds[0]`."""
     for part in _STEP.split(place) if place else ():
         kind = next((inner for each in _choices(kind) for inner in _inside(each, part)), inspect.AnyType())
     return kind
@@ -244,7 +244,7 @@ def _inside(kind: inspect.Type, part: str) -> Iterator[inspect.Type]:
 
 
 def _wrong(said: str, kind: inspect.Type) -> str:
-    """Say what came, where the decoder tells it, and what would work."""
+    """Say what came, if the decoder says it, and what would work."""
     expected = f"expected {describe_type(kind)}"
     if got := _GOT.search(said):
         sort, word = got.groups()

@@ -1,9 +1,9 @@
-"""A run's timeline: its model calls, tool calls and waits in order, and what happened to it in between.
+"""A run's timeline: its model calls, tool calls, waits and interruptions in order.
 
-It is computed from what is stored anyway, so that a run pays nothing for being shown. Model calls and tool results are
-the run's messages. A model call is taken to begin when what came before it ended (the start of the run, the last
-result, a restart, the pause after a failure), and to end with its reply; tool calls have stored times of their own.
-Only what leaves no other trace, such as a process that died in the middle of a step, is stored as an event.
+It is computed from existing rows, so that a run costs no more for it. Model calls and tool results are the run's
+messages. A model call begins when the step before it ended (the start of the run, the last result, a restart, the pause
+after a failure) and ends with its reply. Tool calls have stored times. Only what leaves no other trace, such as a
+process that died in a step, is stored as an event.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from backchannel.wire.shapes import Answer
 
 _MOST_ENTRIES = 1000
 TEXT_SHOWN = 2000
-"""How many characters of a text an entry has; the transcript has all of it."""
+"""The longest text of an entry; the transcript has all of it."""
 
 
 class RunEventKind(StrEnum):
-    """What can happen to a run besides its steps."""
+    """Events of a run besides its steps."""
 
     INTERRUPTED = "interrupted"
     """The process that held it died or was stopped."""
     RESUMED = "resumed"
     """A process went on with it."""
     SET_ASIDE = "setAside"
-    """Its process died in one of its steps too often: it waits, out of its lane."""
+    """Its process died in a step too often: the run waits outside its lane."""
     RETRIED = "retried"
-    """A person asked for it once more."""
+    """A person asked for a retry."""
     RETRY = "retry"
-    """The model failed in a way that may pass, and is asked again."""
+    """A model call failed for a passing reason and is repeated."""
 
 
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -54,18 +54,18 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class CallFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool call has started in another session, and until when it waits for it."""
+    """The work of a tool call in another session, and the end of its wait."""
 
     exchange_id: str | None = None
     session_key: str | None = None
-    """The session that it sent to or started."""
+    """The session that it sent to or spawned."""
     is_child: bool = False
     delivery_id: str | None = None
     waits_until: int | None = None
 
 
 class RunStory(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything stored about a run that its timeline is made of."""
+    """The stored rows of a run that its timeline needs."""
 
     run: Run
     messages: Sequence[Message]
@@ -81,10 +81,12 @@ class RunStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineEntry(Answer, frozen=True, kw_only=True):
-    """One thing that a run did or that happened to it; without `ended_at` it goes on, or took no time."""
+    """A step or an event of a run. Without `endedAt` it goes on, or took no time."""
 
     at: int
     kind: str
+    """`queued`, `model`, `tool`, `retry`, `interrupted` (`process` died or was stopped), `resumed`, `setAside`,
+    `retried`, `waiting` or `ended`."""
     ended_at: int | None = None
     step: int | None = None
     """Counted from 1."""
@@ -100,18 +102,18 @@ class TimelineEntry(Answer, frozen=True, kw_only=True):
     cost: float | None = None
     model: str | None = None
     status: str | None = None
-    """How the run ended, or what was answered to the question whether a call may go ahead."""
+    """The end of the run, or the answer to an approval."""
     stop_reason: str | None = None
     error: str | None = None
     process: int | None = None
     session_key: str | None = None
-    """The session that a call sent to, started or waits for."""
+    """The session that a call sent to, spawned or waits for."""
     child_key: str | None = None
     """The same, of a sub-agent."""
     exchange_id: str | None = None
     delivery_id: str | None = None
     approval_id: str | None = None
-    """What is waited for, if it is a person's word."""
+    """The approval that it waits for."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -125,7 +127,7 @@ _DONE = ("model", "tool")
 
 
 def build_timeline(story: RunStory) -> Timeline:
-    """Put everything into the order in which it began; of more than `_MOST_ENTRIES`, the newest are kept."""
+    """Sort all entries by their begin; of more than `_MOST_ENTRIES` the newest are kept."""
     # What happened in the same millisecond stays in this order: a restart comes before the step that goes on with it.
     entries = [*(_event(event) for event in story.events), *_steps(story), *_approvals(story)]
     entries.sort(key=lambda entry: entry.at)
@@ -135,7 +137,7 @@ def build_timeline(story: RunStory) -> Timeline:
 
 
 def _put_deaths_last(entries: list[TimelineEntry]) -> None:
-    """Put the death of a process behind the steps that it had done: its last sign of life may be older than they."""
+    """Put the death of a process after its steps; its last sign of life may be older."""
     for died in [entry for entry in entries if entry.kind == RunEventKind.INTERRUPTED.value]:
         done = [entry.kind in _DONE and (entry.step or inf) < (died.step or 0) for entry in entries]
         last = max((n for n, is_done in enumerate(done) if is_done), default=-1)
@@ -179,7 +181,7 @@ def _event(event: RunEvent) -> TimelineEntry:
 
 
 def _approvals(story: RunStory) -> Iterator[TimelineEntry]:
-    """Show the waits for an approval; a call that was approved for good before never waited."""
+    """Show the waits for an approval; a call with an earlier allow-always never waited."""
     for approval in story.approvals:
         if approval.answered_at != approval.created_at:
             yield TimelineEntry(
@@ -216,17 +218,17 @@ def _steps(story: RunStory) -> Iterator[TimelineEntry]:
 
 
 def _is_left(story: RunStory) -> bool:
-    """Whether no process has gone on with a run since the one that held it ended."""
+    """Whether no process has resumed the run since its last one ended."""
     return bool(story.events) and story.events[-1].kind is RunEventKind.INTERRUPTED
 
 
 def _is_trace(message: Message) -> bool:
-    """Whether a message only records a function agent's own call: no model call led to it."""
+    """Whether a message only records a function agent's own call, without a model call."""
     return any("/f/" in call.id for call in message.tool_calls)
 
 
 def _begun(story: RunStory, since: int, until: int | None) -> int:
-    """Tell when a model call began: when what came before it ended, or later where it was resumed or retried."""
+    """Find the begin of a model call: the end of the step before it, or a later resume or retry."""
     for event in story.events:
         if event.kind in (RunEventKind.RESUMED, RunEventKind.RETRY):
             at = event.until_at or event.at
@@ -254,7 +256,7 @@ def _model(story: RunStory, reply: Message, step: int, since: int) -> TimelineEn
 
 
 def _result(result: Message) -> TimelineEntry:
-    """Show a result whose call has no row (any more)."""
+    """Show a result whose call has no row."""
     return TimelineEntry(
         at=result.timestamp,
         ended_at=result.timestamp,
@@ -287,7 +289,7 @@ def _tool(story: RunStory, call: ToolCall, result: Message | None) -> TimelineEn
 
 
 def _arguments(call: ToolCallBlock) -> Any:
-    """Give the arguments as they are; if they are long, the beginning of them as JSON text."""
+    """Give the arguments; if they are long, the beginning of their JSON text."""
     written = msgspec.json.encode(call.arguments)
     return call.arguments if len(written) <= TEXT_SHOWN else cut(written.decode(), TEXT_SHOWN)
 

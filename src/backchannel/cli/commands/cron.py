@@ -27,10 +27,10 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its begi
 def list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the jobs, the next one first. `cron` alone does the same."""
     options = options_of(ctx)
-    listed = answers.JobsListed(jobs=_all_jobs(options))
+    jobs = _all_jobs(options)
     add = options.command("cron", "add", "ID", "every 1h", "MESSAGE")
     table = replace(_TABLE, empty=f"There are no cron jobs. Add one with: {add}")
-    show_list(listed, table.of(listed.jobs), as_json=as_json)
+    show_list({"jobs": jobs}, table.of(jobs), as_json=as_json)
 
 
 _TABLE: RowTable[answers.JobShown] = RowTable(
@@ -113,10 +113,10 @@ def add(
         model=model,
         timeoutSeconds=timeout,
     )
-    added = answers.JobAdded(job=_shown(job))
+    added = _shown(job)
     fire = options.command("cron", "run", job_id)
-    text = f"Job {job_id} is added and comes {_next(added.job)}. Run it now with: {fire}"
-    say_or_json(text, added, as_json=as_json)
+    text = f"Job {job_id} is added and comes {_next(added)}. Run it now with: {fire}"
+    say_or_json(text, {"job": added}, as_json=as_json)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Audiences: which connections want which events."""
+"""Audiences: the connections that want an event."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Set
 from typing import Protocol
 
 MAX_WATCHED = 4096
-"""Sessions that one connection watches at most; the one it has watched longest gives way."""
+"""The most sessions that one connection watches; the oldest is dropped for a new one."""
 
 
 class Subscriber(Protocol):
-    """A connection, as far as events are concerned."""
+    """A connection that gets events."""
 
     @property
     def is_for_people(self) -> bool:
-        """Whether it shows transcripts as they come: then it gets what people read of them."""
+        """Whether it shows messages without changing them; it then gets them as people read them."""
         ...
 
     def send_event(self, head: str, *, droppable: bool) -> None:
-        """Queue an event, written up to its number; a droppable one may be left out when the client is slow."""
+        """Queue an event, written up to its number; a droppable one may be dropped for a slow client."""
         ...
 
 
 class Audiences:
-    """Which subscribers want what, by name, and back."""
+    """Subscribers by name, and names by subscriber."""
 
     def __init__(self) -> None:
         self._subscribers: dict[str, dict[Subscriber, None]] = {}
@@ -35,7 +35,7 @@ class Audiences:
 
     @property
     def names(self) -> Set[str]:
-        """All names that anybody wants."""
+        """All names with a subscriber."""
         return self._subscribers.keys()
 
     def add(self, name: str, subscriber: Subscriber) -> None:
@@ -54,7 +54,7 @@ class Audiences:
                 del self._subscribers[name]
 
     def drop(self, name: str) -> None:
-        """Forget a name of which no more events come."""
+        """Forget a name that has no more events."""
         for subscriber in self._subscribers.pop(name, {}):
             self._names[subscriber].pop(name, None)
 

@@ -1,8 +1,8 @@
-"""How far the events of a run have come, and what its `chat` events say to whom.
+"""The text of a run for its `chat` events.
 
-A run may say something, call tools, and go on: each part is a message of its own in the transcript. Who subscribed to
-the messages of the session has the parts before from there, and gets the present one. All others, such as OpenClaw's
-terminal UI, its ACP bridge and nodes, show nothing but `chat` events, and get all parts, one below the other.
+A run may say something, call tools, and go on: each part is a message of its own in the transcript. A client that
+subscribed to the session's messages has the earlier parts from there, and gets the present part. Other clients, such as
+OpenClaw's terminal UI, its ACP bridge and nodes, show only `chat` events, and get all parts, one below the other.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from backchannel.core.runs import Run, RunState
 from backchannel.wire.events import ShownMessage
 
 _BETWEEN = "\n\n"
-"""What stands between two parts that are shown as one text."""
+"""The separator of two parts in one text."""
 
 
 class ChatPiece(NamedTuple):
-    """What a delta says: the text so far, what is new of it, and whether it takes the place of another text."""
+    """A delta: the text so far, its new part, and whether it replaces another text."""
 
     text: str
     new: str
@@ -27,7 +27,7 @@ class ChatPiece(NamedTuple):
 
 
 class RunStream:
-    """How much was sent of one run so far."""
+    """The sent text and events of one run."""
 
     __slots__ = ("growing", "is_started", "said", "seq", "stop_reason")
 
@@ -35,18 +35,18 @@ class RunStream:
         self.seq = 0
         self.is_started = False
         self.stop_reason: str | None = None
-        """Why the newest message of the model ended."""
+        """The stop reason of the model's newest message."""
         self.said = ""
-        """What the run has said to people in the messages that have ended: some are followed by calls of tools."""
+        """The text of its finished messages, which tool calls may follow."""
         self.growing = ""
-        """What it has said in the message that it is writing."""
+        """The text of its unfinished message."""
 
     def next(self) -> int:
         self.seq += 1
         return self.seq
 
     def end_message(self, message: Message) -> None:
-        """Keep what a message of the run said: the next one follows it."""
+        """Add the text of a finished message."""
         self.stop_reason = message.stop_reason
         self.growing = ""
         text = text_of(message.content)
@@ -54,7 +54,7 @@ class RunStream:
             self.said = self._following(text)
 
     def pieces(self, text: str, new: str) -> tuple[ChatPiece, ChatPiece]:
-        """Give what has grown, for who is shown all parts and for who is shown the present one."""
+        """Give the new text, once for clients that show all parts and once for those that show the present part."""
         self.growing = text
         if not self.said:
             return ChatPiece(text, new), ChatPiece(text, new)
@@ -65,9 +65,9 @@ class RunStream:
         )
 
     def last_said(self, run: Run) -> tuple[ShownMessage | None, ShownMessage | None]:
-        """Show the reply of a run, with all parts as far as they were heard, and alone.
+        """Show the reply of a run, with all known parts and alone.
 
-        An internal one speaks by a delivery instead.
+        An internal run has none: it speaks by a delivery.
         """
         if run.kind.is_internal or not (run.reply or run.state is RunState.OK):
             return None, None
@@ -79,7 +79,7 @@ class RunStream:
         return shown(all_parts, at), shown(reply, at)
 
     def _following(self, text: str) -> str:
-        """Put a text below what was said before it."""
+        """Put a text below the earlier parts."""
         return f"{self.said}{_BETWEEN}{text}" if self.said and text else self.said or text
 
 

@@ -1,7 +1,7 @@
-"""News of sessions: `sessions.changed`, with the session's row as it is by then.
+"""The event `sessions.changed`, with the session's present row.
 
-A fact names only the session. Its row is read after the commit, and only when somebody wants it; what changes in
-between is in it too, and is told again by its own fact.
+A fact names only the session. Its row is read after the commit, if a client wants it. It may include a later change,
+which has an event of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LookUp = Callable[[str], Awaitable[SessionRow | None]]
 
 
 async def unknown_session(key: str) -> SessionRow | None:
-    """Read no row: of nothing but a change is told."""
+    """Read no row: the event then has only the change."""
     return None
 
 
 class SessionNews:
-    """Reads the rows of sessions that changed, and sends them on in order; `send` takes an event up to its number."""
+    """Reads the rows of changed sessions and sends them in order; `send` takes an event up to its number."""
 
     def __init__(
         self, clock: Clock, show_key: Callable[[str], str], look_up: LookUp, send: Callable[[str], None]
@@ -40,7 +40,7 @@ class SessionNews:
         self._task: asyncio.Task[None] | None = None
 
     def tell(self, event: SessionChanged) -> None:
-        """Send what changed as soon as its row is read."""
+        """Send a change once its row is read."""
         self._waiting.append(event)
         if self._task is None:
             self._task = asyncio.create_task(self._tell_all())
@@ -59,7 +59,7 @@ class SessionNews:
             return None
         try:
             return await self._look_up(event.key)
-        except GatewayError:  # the database is away: that something changed is worth knowing without it
+        except GatewayError:  # the database is away: the event is useful without the row
             return None
 
     def _shown(self, event: SessionChanged, row: SessionRow | None) -> str:

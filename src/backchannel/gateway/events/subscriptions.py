@@ -1,22 +1,22 @@
-"""Events: what happens, sent to the connections that want it.
+"""Subscriptions: events for the connections that want them.
 
-The runtime's hub publishes committed facts and live progress; `Subscriptions` turns each into wire events and sends
-them to the subscribers that asked for them. Who gets what:
+The runtime's hub publishes committed facts and live progress. `Subscriptions` turns them into wire events. Their
+audiences:
 
-- `chat` and `agent`: whoever started the run, was told by `agent.wait` that it goes on, watches its session, or
+- `chat` and `agent`: clients that started the run, got it from `agent.wait` before its end, watch its session, or
   subscribed to all sessions;
-- `chat` alone: a node, of its own sessions (`run_streams.py` has what such an event says to whom);
-- `sessions.changed`: whoever subscribed to all sessions;
-- `session.message`: whoever subscribed to the messages of that session, or to all sessions; results of tools only the
-  former, for the latter have them in `agent` events;
-- `delivery`, `approval` (also in OpenClaw's words): whoever watches the session of it, or subscribed to all sessions.
+- `chat` alone: a node, for its own sessions (`run_streams.py` has the texts);
+- `sessions.changed`: clients that subscribed to all sessions;
+- `session.message`: clients that subscribed to the messages of that session, or to all sessions; tool results only the
+  former, since the latter have them in `agent` events;
+- `delivery`, `approval` (also in OpenClaw's words): clients that watch the session, or subscribed to all sessions.
 
-Runs that belong to a flow of the gateway send `agent` events marked as internal, and of `chat` events only the last,
-without a message: it closes what their life cycle opened. What such a flow says to people is a delivery, and one to
-webchat is a `chat` event once it is sent: the last one of its run, which waits for it (`held_ends.py`).
+Runs of a flow send `agent` events marked as internal, and only a last `chat` event without a message, which closes
+their life cycle. The text of such a flow is a delivery. A delivery to webchat is the last `chat` event of its run,
+which waits for it (`held.py`).
 
-Events are hints: each connection numbers its own, and one that sees a gap reads the rows again. An event without
-subscribers costs a few dictionary look-ups, and one that many want is encoded once.
+Events are hints: each connection numbers its own, and a client that sees a gap reads the rows again. An event without
+subscribers costs a few dictionary look-ups, and an event for many is encoded once.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import cut
 from backchannel.gateway.events.audiences import Audiences, Subscriber
-from backchannel.gateway.events.held_ends import HeldEnd, HeldEnds
+from backchannel.gateway.events.held import HeldEnd, HeldEnds, UnansweredRequests
 from backchannel.gateway.events.run_streams import ChatPiece, RunStream, shown
 from backchannel.gateway.events.session_news import LookUp, SessionNews, unknown_session
-from backchannel.gateway.events.unanswered import UnansweredRequests
 from backchannel.gateway.openclaw.approval_shapes import asked, resolved
-from backchannel.gateway.openclaw.forwarding import line_for_people
-from backchannel.gateway.openclaw.places import placed
+from backchannel.gateway.openclaw.lines import line_for_people, placed
 from backchannel.runtime.events import (
     Event,
     Hub,
@@ -63,7 +61,7 @@ from backchannel.wire.frames import show_event_head
 
 
 class Subscriptions:
-    """Which subscriber wants which events; sends them."""
+    """Sends events to their subscribers."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class Subscriptions:
         approval_lives_ms: int = 0,
     ) -> None:
         self._show_key = show_key
-        """How operators see a stored key."""
+        """Shows a stored key as operators write it."""
         self._approval_lives_ms = approval_lives_ms
         self._news = SessionNews(clock, show_key, look_up, self._send_news)
         self._clock = clock
@@ -86,11 +84,11 @@ class Subscriptions:
         self._held_ends = HeldEnds(self._send_of)
         self._unanswered = UnansweredRequests()
         self._ends: dict[str, list[set[str]]] = {}
-        """Who wants to know which runs end, by session."""
+        """The requests that collect the runs that end, by session."""
         self._wants_more: Callable[[str | None], None] = lambda run_id: None
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
-        """Start sending what the hub publishes; the function returned stops it."""
+        """Start sending the hub's events; the returned function stops it."""
         self._wants_more = hub.want
         return hub.listen(self.publish, elsewhere=True, wants=self._wanted)
 
@@ -108,12 +106,12 @@ class Subscriptions:
         self._wants_more(None)
 
     def watch_chat(self, subscriber: Subscriber, key: str) -> None:
-        """Send it the `chat` events of a session, and no others: what a node gets."""
+        """Send it only the `chat` events of a session, as a node gets them."""
         self._by_chat.add(key, subscriber)
         self._wants_more(None)
 
     def watch_messages(self, subscriber: Subscriber, key: str) -> None:
-        """Send it the messages that enter a session's transcript, and its `chat` and `agent` events."""
+        """Send it the new messages of a session, and its `chat` and `agent` events."""
         self._by_transcript.add(key, subscriber)
         self.watch(subscriber, key)
 
@@ -121,7 +119,7 @@ class Subscriptions:
         self._by_transcript.remove(key, subscriber)
 
     def answering(self, subscriber: Subscriber, key: str) -> AbstractContextManager[None]:
-        """Send it the `chat` and `agent` events of a session after the answer to the request that is carried out."""
+        """Hold the `chat` and `agent` events of a session for it until its present request is answered."""
         return self._unanswered.keep(subscriber, key)
 
     def follow(self, subscriber: Subscriber, run: Run) -> None:
@@ -136,9 +134,9 @@ class Subscriptions:
         self._wants_more(run.id)
 
     async def follow_unless_ended(self, subscriber: Subscriber, run_id: str, look: Callable[[], Awaitable[Run]]) -> Run:
-        """Send it the events of a run from now on, and look at the run: so it misses no end of it.
+        """Send it the events of a run from now on, then read the run, so that it misses no end.
 
-        One that had ended before sends nothing more, unless to who has followed it already and is yet to hear its end.
+        A run that had ended sends nothing more, except to a client that followed it before.
         """
         is_new = subscriber not in self._by_run.of(run_id)
         self._by_run.add(run_id, subscriber)
@@ -149,14 +147,14 @@ class Subscriptions:
         return run
 
     def tell_end(self, subscriber: Subscriber, run: Run) -> None:
-        """Send it the last `chat` event of a run that ended before, as it may have been away then."""
+        """Send it the last `chat` event of an ended run, which it may have missed."""
         stream = RunStream()
         _, reply = stream.last_said(run)
         subscriber.send_event(self._chat_end(run, stream, stream.next(), reply), droppable=False)
 
     @contextmanager
     def hearing_ends(self, key: str) -> Iterator[Set[str]]:
-        """Collect which runs of a session end: what was read before their ends were told is told after them."""
+        """Record runs that end while a snapshot is read, so that the client does not wait for a missed end."""
         ended: set[str] = set()
         hearing = self._ends.setdefault(key, [])
         hearing.append(ended)
@@ -168,12 +166,12 @@ class Subscriptions:
                 self._ends.pop(key, None)
 
     def saying_now(self, run_id: str) -> str:
-        """Give what a run is saying now, if anybody has listened to it; what it said before is in the transcript."""
+        """Give the unfinished text of a run, if anybody has listened; the transcript has the rest."""
         stream = self._streams.get(run_id)
         return "" if stream is None else stream.growing
 
     def answer(self, subscriber: Subscriber, id: str, key: str, text: str) -> None:
-        """Send it the answer to a chat command, which no run has given."""
+        """Send it the answer to a chat command."""
         head = self._said(id, key, shown(text, self._clock.now_ms()))
         self._unanswered.send(subscriber, key, head, droppable=False)
 
@@ -186,7 +184,7 @@ class Subscriptions:
         self._unanswered.forget(subscriber)
 
     def publish(self, event: Event) -> None:
-        """Send what happened to its subscribers."""
+        """Send an event to its subscribers."""
         match event:
             case RunChanged():
                 self._send_run(event.run)
@@ -224,7 +222,7 @@ class Subscriptions:
         return self._everything.keys() | following | watching
 
     def _chat_audience(self, run: Run, audience: Set[Subscriber]) -> Set[Subscriber]:
-        """Add the subscribers of `chat` events alone, of which internal runs have none."""
+        """Add the subscribers of `chat` events alone; internal runs have none."""
         chatting = self._by_chat.of(run.session_key)
         if not chatting:
             return audience
@@ -280,7 +278,7 @@ class Subscriptions:
             self._send_delta(run, seq, present, readers)
 
     def _readers(self, run: Run, audience: Set[Subscriber]) -> Set[Subscriber]:
-        """Name those who have each part of what a run says from the transcript."""
+        """Find the subscribers that get each part of a run from the transcript."""
         return audience & self._by_transcript.of(run.session_key)
 
     def _send_delta(self, run: Run, seq: int, piece: ChatPiece, audience: Set[Subscriber]) -> None:
@@ -343,9 +341,9 @@ class Subscriptions:
             self._send_of(end.run, audience | end.audience, end.show(message))
 
     def _readers_of(self, delivery: Delivery) -> Set[Subscriber]:
-        """Name those who have a sub-agent's report from the transcript, where no run of the session has said it.
+        """Find the subscribers that have a sub-agent's report from the transcript.
 
-        OpenClaw's clients know a text again by its run alone, and would show one that stands there as another's twice.
+        OpenClaw's clients recognise a text by its run alone, and would show it twice.
         """
         if delivery.run_id is None or delivery.exchange_id is not None:
             return frozenset()
@@ -417,7 +415,7 @@ class Subscriptions:
         return self._chat(run, seq, state="final", message=message, stop_reason=stream.stop_reason)
 
     def _send_of(self, run: Run, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
-        """Send an event of a run, to who has just started one there after the answer that names it."""
+        """Send an event of a run; to the client that just started one there, after its answer."""
         for subscriber in list(audience):
             self._unanswered.send(subscriber, run.session_key, head, droppable=droppable)
 
@@ -431,7 +429,7 @@ def _agent_of(key: str) -> str:
 
 
 def _result_of(event: ToolEnded) -> dict[str, Any]:
-    """Show what a tool returned, cut; nothing where another gateway works on the run: the transcript will have it."""
+    """Show the cut result of a tool; nothing if another gateway works on the run."""
     shown: dict[str, Any] = {"isError": event.is_error}
     if event.content is not None:
         shown["result"] = {"content": text_content(cut(text_of(event.content), TEXT_LIMIT))}
@@ -439,7 +437,7 @@ def _result_of(event: ToolEnded) -> dict[str, Any]:
 
 
 def lifecycle_of(run: Run) -> dict[str, Any]:
-    """Describe where a run is in its life cycle."""
+    """Describe the phase of a run."""
     if not run.is_finished:
         return {"phase": "start", "startedAt": run.started_at}
     ended: dict[str, Any] = {"status": run.state.value, "startedAt": run.started_at, "endedAt": run.ended_at}

@@ -1,1 +1,1 @@
-"""The MCP door, `/mcp`: `door.py` is the route, `http.py` the transport, `server.py` the tools for one caller."""
+"""The MCP door: the route (`door.py`), the transport (`http.py`), the tools (`server.py`)."""

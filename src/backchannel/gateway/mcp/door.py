@@ -1,9 +1,8 @@
 """The MCP door: the session tools over streamable HTTP at `/mcp`.
 
-Every request brings its token, and the token decides who calls: the operator, the session that the operator names in
-the header `x-backchannel-session`, or the session that an agent's token is bound to. No argument of a tool can.
-Nothing is kept between requests but the calls that a client may resume: a GET resumes the stream of one, and
-there is no session to end (DELETE).
+Every request has a token, and the token decides who calls: the operator, the session in the operator's header
+`x-backchannel-session`, or the session of an agent's token. An argument never does. Between requests only the calls
+that a client may resume are kept. A GET resumes the stream of one. There is no session to end (DELETE).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class McpDoor:
         return [Route(MCP_AT, self)]
 
     def close(self) -> None:
-        """End the calls that wait: the gateway stops."""
+        """End the waiting calls, since the gateway stops."""
         if self._http is not None:
             self._http.close()
 
@@ -71,13 +70,13 @@ class McpDoor:
         await serve(build_server(toolbox), toolbox.client, request, send)
 
     async def _toolbox(self, request: Request) -> CallerTools:
-        """Find out who calls, the same way as for `/tools/invoke`."""
+        """Find the caller, as `/tools/invoke` does."""
         holder = await self._access.admit(request)
         session = request.headers.get(SESSION_HEADER)
         return CallerTools(self._parts, holder, await caller_of(self._parts, holder, session))
 
     async def _load(self) -> McpHttp:
-        """Import what speaks MCP, once, in a thread: it takes most of a second, and the others are served meanwhile."""
+        """Import the MCP library once, in a thread, since it takes most of a second."""
         if self._http is None:
             await load(lambda: import_module("backchannel.gateway.mcp.http"))
         if self._http is None:  # another request may have come first
@@ -88,7 +87,7 @@ class McpDoor:
 
 
 class CallerTools:
-    """The session tools, as far as a token's holder may use them for a caller."""
+    """The session tools that a token's holder may use for a caller."""
 
     def __init__(self, parts: GatewayParts, holder: TokenHolder, caller: Caller) -> None:
         self._parts = parts
@@ -97,7 +96,7 @@ class CallerTools:
 
     @property
     def client(self) -> tuple[str, str | None]:
-        """A call can be resumed only by who made it: by the same token, for the same session."""
+        """The owner of a call, who alone can resume it: its token and its session."""
         return self._holder.token_id, None if self._caller.key is None else str(self._caller.key)
 
     async def tools(self) -> list[dict[str, Any]]:

@@ -1,10 +1,9 @@
-"""Streamable HTTP: one MCP message, read and checked, and answered as JSON or as a stream that its client can resume.
+"""Streamable HTTP for MCP: a message in, JSON or a resumable stream out.
 
-The SDK's own transport keeps sessions and events in one process, so a client whose gateway was killed comes back to
-nothing. Here nothing is kept but the calls themselves, as rows: an event's id names the call, and for a client that
-comes back with it the call is carried out again under its idempotency key, which finds what it started the first time.
-The SDK's types, its checks and its server are used as they are. What is refused before anything is done is answered as
-JSON-RPC too, in words of our own: a client shows them to people.
+The SDK's own transport keeps sessions and events in one process, so after a crash a client finds nothing. Here only the
+calls are kept, as rows. An event's id names its call. A client that comes back with the id gets the call carried out
+again under its idempotency key, which finds the work of the first time. The SDK's types, checks and server are used as
+they are. A request that is refused at once also gets a JSON-RPC error, in our own words, since clients show them.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ from backchannel.gateway.mcp.server import IDEMPOTENCY_KEY, read_call_id
 from backchannel.wire.frames import KEEP_ALIVE_S
 
 RETRY_MS = 5000
-"""When a client comes back after its stream broke. The official ones try twice, so a restart may take twice as long."""
+"""The pause before a client reconnects. The official ones try twice, so a restart may take twice as long."""
 RESUMABLE_SINCE = "2025-11-25"
-"""Clients of older versions do not know an event without data."""
+"""Clients of older versions cannot read an event without data."""
 
 _SESSION, _LAST_EVENT = "mcp-session-id", "last-event-id"
 _END = ".end"
-"""Ends the id of a stream's last event. Some clients come back after an error too: there is nothing more for them."""
+"""The suffix of a stream's last event id. Some clients come back even after an error: there is nothing more."""
 _EVENTS_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -63,11 +62,11 @@ _EVENTS_HEADERS = [
 
 Reply: TypeAlias = types.JSONRPCResponse | types.JSONRPCError
 Client: TypeAlias = tuple[str, str | None]
-"""Who asks: the id of the token, and the session that calls."""
+"""The asker: the id of the token, and the calling session."""
 
 
 class Calls(Protocol):
-    """Where calls are kept."""
+    """The store of calls."""
 
     def keep_mcp_call(self, call: McpCall) -> Awaitable[None]: ...
 
@@ -75,24 +74,24 @@ class Calls(Protocol):
 
 
 class McpHttp:
-    """Answers requests, and knows which ones are under way, so that a client can cancel one with another."""
+    """Answers requests, and knows the running ones, so that a client can cancel one."""
 
     def __init__(self, calls: Calls, clock: Clock, resumable: frozenset[str]) -> None:
         self._calls = calls
         self._clock = clock
         self._resumable = resumable
-        """The tools whose calls a client can resume: they are carried out whether or not anyone waits."""
+        """The tools whose calls a client can resume; they are carried out even if nobody waits."""
         self._under_way: dict[tuple[object, ...], list[asyncio.Task[Reply | None]]] = {}
         self._is_open = True
 
     def close(self) -> None:
-        """End all streams: their clients can resume them, and need not hold up a gateway that stops."""
+        """End all streams, which their clients can resume, so that they do not delay the stop."""
         self._is_open = False
         for work in [work for working in self._under_way.values() for work in working]:
             work.cancel()
 
     async def post(self, server: Server[dict[str, Any]], client: Client, request: Request, send: Send) -> None:
-        """HttpReply a message that was posted."""
+        """Answer a posted message."""
         try:
             posted = read_posted(await request.body(), request)
         except McpRefusal as refused:
@@ -118,7 +117,7 @@ class McpHttp:
         await self._answer(server, client, McpRequest(message, call.version, stream=call.id), request, send)
 
     async def _kept(self, asked: McpRequest, client: Client) -> McpRequest:
-        """Store a call that its client can resume, before any of it is carried out."""
+        """Store a resumable call before it begins."""
         if not (asked.calls(self._resumable) and is_version_at_least(asked.version, RESUMABLE_SINCE)):
             return asked
         kept = asked.named(uuid.uuid4().hex)
@@ -136,7 +135,7 @@ class McpHttp:
     async def _answer(
         self, server: Server[dict[str, Any]], client: Client, asked: McpRequest, request: Request, send: Send
     ) -> None:
-        """Carry a request out and send what comes of it, unless its client disconnects or cancels it first."""
+        """Carry out a request and send its answer, unless its client disconnects or cancels it first."""
         if not self._is_open:
             raise ShuttingDown("the gateway is stopping: ask again when it is back")
         answer = HttpReply(request, send, asked)
@@ -175,7 +174,7 @@ class McpHttp:
                 self._under_way.pop(name, None)
 
     def _cancel(self, name: tuple[object, ...]) -> None:
-        """Stop what has this name. Clients without a session may share one: then nothing is stopped for another."""
+        """Stop the request with this name. Clients without a session may share one; then nothing is stopped."""
         working = self._under_way.get(name, [])
         if len(working) == 1:
             working[0].cancel()
@@ -192,18 +191,18 @@ class HttpReply:
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
-        """Begin a stream. Its first event has no data: it gives the client the id to resume by, and when to try."""
+        """Begin a stream. Its first event has no data, only the id to resume by and the retry delay."""
         self._is_open = True
         await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS_HEADERS})
         if self._asked.stream is not None:
             await self._write(f"id: {self._asked.stream}\r\nretry: {RETRY_MS}\r\ndata: \r\n\r\n".encode())
 
     async def notify(self, notice: types.JSONRPCNotification) -> None:
-        """Send something before the end."""
+        """Send a message before the end."""
         await self._event(_encode(notice))
 
     async def keep_alive(self) -> None:
-        """Send a ping at a steady pace, so that no proxy takes a long wait for a dead connection."""
+        """Send pings, so that no proxy takes a long wait for a dead connection."""
         while True:
             await asyncio.sleep(KEEP_ALIVE_S)
             await self._event(None)
@@ -218,7 +217,7 @@ class HttpReply:
             await _send_json(reply, _status(reply, self._asked), self._request, self._send, self._headers())
 
     async def drop(self) -> None:
-        """End without an answer: the protocol wants none to a request that its client has cancelled."""
+        """End without an answer, as the protocol wants for a cancelled request."""
         if self._is_open:
             name = self._last_id()
             await self._write(name and name + b"data: \r\n\r\n", is_last=True)
@@ -226,7 +225,7 @@ class HttpReply:
             await Response(status_code=202)(self._request.scope, self._request.receive, self._send)
 
     def _last_id(self) -> bytes:
-        """Name a stream's last event, so that nobody comes back for more."""
+        """Name a stream's last event, so that no client resumes it."""
         return f"id: {self._asked.stream}{_END}\r\n".encode() if self._asked.stream else b""
 
     async def _event(self, data: bytes | None) -> None:
@@ -239,13 +238,13 @@ class HttpReply:
         await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
     def _headers(self) -> dict[str, str]:
-        """Give a client a session's id to say which requests are its own. Nothing is kept under it."""
+        """Give a client a session id for its requests. Nothing is stored under it."""
         return {_SESSION: uuid.uuid4().hex} if self._asked.message.method == "initialize" else {}
 
 
 @dataclass
 class _Dispatch:
-    """The client of a request, as the SDK sees it: it takes notifications and progress, and answers no requests."""
+    """The client of a request for the SDK: it takes notifications and progress, and answers no requests."""
 
     transport: TransportContext
     request_id: types.RequestId
@@ -274,7 +273,7 @@ class _Dispatch:
 
 
 async def _carry_out(server: Server[dict[str, Any]], asked: McpRequest, answer: HttpReply) -> Reply | None:
-    """Let the server do what is asked; None if the gateway stops first and the client can resume it."""
+    """Let the server carry out a request; None if the gateway stops first and the client can resume it."""
     message = asked.message
     dispatch = _Dispatch(
         TransportContext(kind="streamable-http", can_send_request=False),
@@ -295,7 +294,7 @@ async def _carry_out(server: Server[dict[str, Any]], asked: McpRequest, answer: 
 
 
 def _interrupted(asked: McpRequest, stopping: ShuttingDown) -> Reply | None:
-    """HttpReply a request that the gateway's stop came before; None if its client can resume it."""
+    """Answer a request that the gateway's stop interrupts; None if its client can resume it."""
     if asked.stream is not None:
         return None
     return _failure(asked, types.ErrorData(code=types.INTERNAL_ERROR, message=stopping.message, data=stopping.wire()))
@@ -323,7 +322,7 @@ async def _running(work: Any) -> AsyncIterator[None]:
 
 
 def _status(reply: Reply, asked: McpRequest) -> int:
-    """Say how it went by the status too, where the version of the protocol asks for that."""
+    """Set the HTTP status by the result, if the protocol's version asks for that."""
     if isinstance(reply, types.JSONRPCResponse) or not asked.is_modern:
         return 200
     return ERROR_CODE_HTTP_STATUS.get(reply.error.code, 200)
@@ -350,7 +349,7 @@ _VERSION = "mcp-protocol-version"
 
 
 class McpRefusal(Exception):
-    """A request that is answered with a JSON-RPC error before any of it is carried out."""
+    """A request that is refused with a JSON-RPC error before it begins."""
 
     def __init__(self, status: int, code: int, message: str, data: Any = None, request: types.RequestId | None = None):
         super().__init__(message)
@@ -362,7 +361,7 @@ class McpRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class McpRequest:
-    """One request, and the name of its stream if its client can come back to that."""
+    """One request, and the name of its stream if its client can resume it."""
 
     message: types.JSONRPCRequest
     version: str
@@ -372,18 +371,18 @@ class McpRequest:
 
     @property
     def is_modern(self) -> bool:
-        """Whether it is of the generation without sessions, in which each request says all about its client."""
+        """Whether the protocol's version has no sessions: each request then describes its client."""
         return self.version not in HANDSHAKE_PROTOCOL_VERSIONS
 
     def calls(self, tools: Container[str]) -> bool:
-        """Whether it is a call of one of these tools that can be given a name."""
+        """Whether it is a resumable call of one of these tools."""
         match self.message.params:
             case {"name": str() as name, **rest} if self.message.method == "tools/call":
                 return name in tools and isinstance(rest.get("_meta") or {}, dict)
         return False
 
     def named(self, stream: str) -> McpRequest:
-        """Name the stream, and make it the same call whenever it is carried out, unless its client has done so."""
+        """Name the stream and give the call an idempotency key, unless its client has done so."""
         params = self.message.params or {}
         if read_call_id(params) is not None:
             return replace(self, stream=stream)
@@ -393,7 +392,7 @@ class McpRequest:
 
 
 def read_posted(body: bytes, request: Request) -> McpRequest | types.JSONRPCNotification | None:
-    """Read what was posted: a request, a notification, or, as None, an answer to what was never asked.
+    """Read a posted message: a request, a notification, or None for an unasked answer.
 
     Raises:
         McpRefusal

@@ -1,8 +1,8 @@
-"""MCP for one caller: which tools it has, and what becomes of a call.
+"""The MCP server of one caller: its tools, and its calls.
 
-What a caller has is decided by a `Toolbox`, of which there are two. At `/mcp` it is what the token's holder may use;
-behind `backchannel mcp` it is what a running gateway offers there. The SDK takes most of a second to import, so this
-module is imported when MCP is first spoken, not when the gateway starts.
+A `Toolbox` decides the tools. At `/mcp` it has the tools of the token's holder; behind `backchannel mcp` it has those
+that a running gateway offers there. The SDK takes most of a second to import, so this module is imported with the first
+MCP request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logging.getLogger("mcp").setLevel(logging.WARNING)  # at its own info level it l
 
 REPORT_EVERY_S = 1.0
 IDEMPOTENCY_KEY = "backchannel/idempotencyKey"
-"""Where in `_meta` a client says what makes a repeated call the same call."""
+"""The field of `_meta` with a client's idempotency key."""
 
 _INSTRUCTIONS = (
     "The sessions of a Backchannel gateway: the conversations of its agents, with people and with each other. "
@@ -37,13 +37,13 @@ _INSTRUCTIONS = (
 
 
 class Toolbox(Protocol):
-    """The tools that one caller has."""
+    """The tools of one caller."""
 
     async def tools(self) -> list[dict[str, Any]]:
-        """List them, each as it stands in an answer to `tools/list`."""
+        """List them in the form of `tools/list`."""
 
     async def call(self, name: str, arguments: dict[str, Any], call_id: str | None) -> dict[str, Any]:
-        """Call one and return its result; `call_id` makes a repeated call the same call.
+        """Call one and return its result; `call_id` is its idempotency key.
 
         Raises:
             GatewayError: it was not carried out.
@@ -51,7 +51,7 @@ class Toolbox(Protocol):
 
 
 def build_server(toolbox: Toolbox, *, report_every_s: float = REPORT_EVERY_S) -> Server[dict[str, Any]]:
-    """Make an MCP server of a caller's tools."""
+    """Make an MCP server from a caller's tools."""
 
     async def list_tools(
         context: ServerRequestContext[dict[str, Any]], params: types.PaginatedRequestParams | None
@@ -92,7 +92,7 @@ Report = Callable[[float, float | None, str | None], Awaitable[None]]
 
 @asynccontextmanager
 async def reporting(report: Report, name: str, every_s: float) -> AsyncIterator[None]:
-    """Report how many seconds a call has taken, at a steady pace until the context ends."""
+    """Report the seconds of a call at a steady pace until the context ends."""
     reporter = asyncio.create_task(_report(report, name, every_s))
     try:
         yield
@@ -110,7 +110,7 @@ async def _report(report: Report, name: str, every_s: float) -> None:
 
 
 def read_call_id(params: Mapping[str, Any]) -> str | None:
-    """Read what makes a repeated call the same call, if its client says so."""
+    """Read the idempotency key of a call, if its client gave one."""
     match params:
         case {"_meta": Mapping() as meta} if isinstance(call_id := meta.get(IDEMPOTENCY_KEY), str):
             return call_id
@@ -118,7 +118,7 @@ def read_call_id(params: Mapping[str, Any]) -> str | None:
 
 
 def _result(value: dict[str, Any]) -> types.CallToolResult:
-    """Show a result twice: as text for models, and as it is for programs."""
+    """Show a result as text for models, and as data for programs."""
     text = types.TextContent(text=msgspec.json.encode(value).decode())
     return types.CallToolResult(content=[text], structured_content=value)
 

@@ -1,4 +1,4 @@
-"""Channels: which there are, whether each works, what waits to be sent over it, and trying one."""
+"""Channels: their state, their queue, and testing one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from backchannel.config.adapters import adapter_name
 from backchannel.core.delivery.channels import Channel, ChannelError, ChannelSettings
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.text import clean_name
+from backchannel.gateway.calls import Call, method
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import ChannelsListed, ChannelTested
 from backchannel.wire.frames import NoParams, TokenScope
 from backchannel.wire.rows import ChannelSettingsShown, ChannelShown, ChannelState
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 OK, CONNECTING, DOWN = "ok", "connecting", "down"
 FAILED, UNTESTED = "failed", "untested"
 TEST_S = 20.0
-"""How long a platform may take to say who we are."""
+"""The time limit for a platform to answer a test."""
 _LONGEST_ANSWER = 300
 
 
@@ -31,8 +31,9 @@ class ChannelTestParams(Params, frozen=True, kw_only=True):
     name: str
 
 
+@method("channels.list", TokenScope.READ)
 async def channels_list(call: Call, params: NoParams) -> ChannelsListed:
-    """Lists the channels, webchat first: whether each works, and how much of what is to be sent over it."""
+    """Lists the channels, webchat first, with their state and their queue; secrets are never shown."""
     parts, counts = call.parts, await call.parts.store.delivery_counts()
     waiting, failed, uncertain = _counted(counts.get(WEBCHAT.channel, {}))
     webchat = ChannelShown(
@@ -48,8 +49,9 @@ async def channels_list(call: Call, params: NoParams) -> ChannelsListed:
     )
 
 
+@method("channels.test", TokenScope.WRITE)
 async def channels_test(call: Call, params: ChannelTestParams) -> ChannelTested:
-    """Asks the platform of a channel who we are there; `untested` is one that can only be tried by sending."""
+    """Asks the platform of a channel which account we have there."""
     name = params.name
     call.parts.channels.check(name, with_webchat=True)
     if name == WEBCHAT.channel:
@@ -65,13 +67,13 @@ async def channels_test(call: Call, params: ChannelTestParams) -> ChannelTested:
         return ChannelTested(name=name, status=FAILED, detail=f"it did not answer within {TEST_S:g} s")
     except ChannelError as error:
         return ChannelTested(name=name, status=FAILED, detail=call.parts.secrets.hide(error.reason))
-    except Exception as error:  # the edge of a channel: it is logged, and whoever asked is told
+    except Exception as error:  # the edge of a channel: it is logged, and the answer says so
         log.exception("a channel could not be tested", channel=name)
         return ChannelTested(name=name, status=FAILED, detail=f"the channel failed: {type(error).__name__}")
 
 
 def channel_states(parts: GatewayParts) -> list[ChannelState]:
-    """Tell of each channel whether it works, since when, and what is wrong."""
+    """Show for each channel whether it works, since when, and its last error."""
     return [ChannelState(**_state(parts, channel)) for channel in parts.channels.values()]
 
 
@@ -118,25 +120,5 @@ def _settings(channel: Channel, settings: ChannelSettings) -> ChannelSettingsSho
 
 
 def _counted(counts: dict[str, int]) -> tuple[int, int, int]:
-    """Tell how many deliveries wait, have failed and are uncertain."""
+    """Count the deliveries that wait, have failed and are uncertain."""
     return counts.get("pending", 0) + counts.get("sending", 0), counts.get("failed", 0), counts.get("uncertain", 0)
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "channels.list",
-        NoParams,
-        TokenScope.READ,
-        channels_list,
-        "`{channels: [{name, adapter, status: ok | connecting | down, since?, lastError?, lastErrorAt?, waiting, "
-        "failed, uncertain, accounts?, settings? {allowFrom, owners, requireMention, allowBots, pairing, "
-        "maxTextLength}}]}`; no secret is shown",
-    ),
-    Method(
-        "channels.test",
-        ChannelTestParams,
-        TokenScope.WRITE,
-        channels_test,
-        "`{name, status: ok | failed | untested, detail}`",
-    ),
-)

@@ -1,8 +1,8 @@
-"""Chat: what a person at a client does with one session."""
+"""Chat: sending a message to a session, stopping its run, leaving a note."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from backchannel.core.messages import Block, Provenance, ProvenanceKind
 from backchannel.core.runs import MAX_RUN_S, RunAccepted, RunRequest, RunState
 from backchannel.core.sessions import WEBCHAT, NewSession
 from backchannel.gateway.addressing import address_for_message
+from backchannel.gateway.calls import Call, method
 from backchannel.gateway.fields import (
     IdempotencyKey,
     ImagesAttached,
@@ -22,7 +23,6 @@ from backchannel.gateway.fields import (
     read_images,
     read_thinking,
 )
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.storage.ids import new_id
 from backchannel.wire.answers import ChatAborted, ChatStarted
 from backchannel.wire.frames import TokenScope
@@ -59,8 +59,14 @@ class ChatInjected(Answer, frozen=True, kw_only=True):
     message_id: str
 
 
+@method("chat.send", TokenScope.WRITE)
 async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
-    """Sends a message to a session, which it makes if it is new; `chat` events tell how it is answered."""
+    """Sends a message to a session, and makes the session if it is new; the answer comes as `chat` events.
+
+    A repeated request gets the state of the first. A [chat command](../how-to/use-chat-commands.md) is answered at once
+    with `status: ok` and its `reply`, which is also a `chat` event of the state `final`. `attachments` are images (PNG,
+    JPEG, GIF, WebP) in base64, at most 20, within a frame; other files are refused.
+    """
     at = await address_for_message(call.parts, params.session_key, params.agent_id, params.idempotency_key)
     params = replace(params, session_id=params.session_id or at.session_id)
     digest = digest_of(call.holder.token_id, "chat.send", at.key, params)
@@ -72,7 +78,7 @@ async def chat_send(call: Call, params: ChatSendParams) -> ChatStarted:
 async def start_run(
     call: Call, key: SessionKey, params: ChatSendParams, digest: str | None, making: NewSession | None = None
 ) -> ChatStarted:
-    """Accept a message that is no chat command, together with what its session is made with."""
+    """Accept a message that is no chat command, with the settings of a new session."""
     request = RunRequest(
         key=key,
         content=_read_content(params),
@@ -95,7 +101,7 @@ async def start_run(
 
 
 async def _is_current(call: Call, key: SessionKey, session_id: str | None) -> bool:
-    """Whether what happens in a session is meant for who named it by an id: one that asks again may name an old one."""
+    """Whether a session still has the id that the request names; a repeated request may name an old one."""
     if session_id is None:
         return True
     session = await call.parts.store.session(str(key))
@@ -103,7 +109,7 @@ async def _is_current(call: Call, key: SessionKey, session_id: str | None) -> bo
 
 
 def _read_content(params: ChatSendParams) -> tuple[Block, ...]:
-    """Read a message: its text, which images may stand for, and its images."""
+    """Read a message: its text and its images, of which one is enough."""
     images = read_images(params.attachments)
     text = read_content(params.message) if params.message.strip() or not images else ()
     return (*text, *images)
@@ -112,7 +118,7 @@ def _read_content(params: ChatSendParams) -> tuple[Block, ...]:
 async def _carry_out(
     call: Call, key: SessionKey, params: ChatSendParams, command: Command | CommandReply, digest: str | None
 ) -> ChatStarted:
-    """Carry out a chat command: it starts no run, and its answer is for its sender, as a `chat` event too."""
+    """Carry out a chat command: it starts no run, and only its sender gets the answer."""
     text = await call.parts.commands.carry_out(
         command,
         key,
@@ -128,43 +134,29 @@ async def _carry_out(
 
 
 def shown_state(accepted: RunAccepted) -> str:
-    """Say whether the run started or waits; a repeated request gets the state of the first."""
+    """Say whether the run started or is queued; a repeated request gets its present state."""
     if accepted.run.state is RunState.RUNNING:
         return "started"
     return accepted.run.state.value
 
 
+@method("chat.abort", TokenScope.WRITE)
 async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
-    """Stops the run that a session is working on, or the one named, which may still be queued.
+    """Stops the running run of a session, or the run named, which may still be queued.
 
-    A session that is idle, or that nobody has written to yet, has none: that is no error.
+    An idle session has none: that is no error.
     """
     at = await address_for_message(call.parts, params.session_key, params.agent_id)
     run_ids = await call.parts.runtime.abort(str(at.key), params.run_id, expected_session_id=at.session_id)
     return ChatAborted(ok=True, aborted=bool(run_ids), run_ids=run_ids)
 
 
+@method("chat.inject", TokenScope.WRITE)
 async def chat_inject(call: Call, params: ChatInjectParams) -> ChatInjected:
-    """Puts a note into a session: it starts no run, and enters the transcript at the next boundary."""
+    """Puts a note into a session; it starts no run and enters the transcript at the next boundary."""
     at = await address_for_message(call.parts, params.session_key, params.agent_id)
     read_content(params.message)
     message_id = await call.parts.runtime.inject(
         at.key, params.message, params.label, expected_session_id=at.session_id
     )
     return ChatInjected(ok=True, message_id=message_id)
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "chat.send",
-        ChatSendParams,
-        TokenScope.WRITE,
-        chat_send,
-        "`{runId, status: started | queued}`; a repeated request hears the state of the first; a "
-        "[chat command](../how-to/use-chat-commands.md) is `{runId, status: ok, reply}` at once, and its reply is also "
-        "a `chat` event of state `final`. `attachments` are images (PNG, JPEG, GIF, WebP) in base64, at most 20, "
-        "within a frame; other files are refused",
-    ),
-    Method("chat.abort", ChatAbortParams, TokenScope.WRITE, chat_abort, "`{ok, aborted, runIds}`"),
-    Method("chat.inject", ChatInjectParams, TokenScope.WRITE, chat_inject, "`{ok, messageId}`"),
-)

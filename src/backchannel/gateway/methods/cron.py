@@ -1,27 +1,24 @@
-"""Cron jobs: listing them, adding, changing and removing those of run time, firing one by hand, and what they did."""
+"""Cron jobs: listing, adding, firing and removing them."""
 
 from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
 
 from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.keys import SessionKey, normalise_agent_id
-from backchannel.core.runs import MAX_RUN_S, Run, RunKind, RunState
-from backchannel.core.text import cut
+from backchannel.core.runs import MAX_RUN_S, Run, RunState
+from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, JobExists
-from backchannel.gateway.events.subscriptions import error_of
+from backchannel.gateway.calls import Call, method
 from backchannel.gateway.openclaw.job_shapes import (
     DeliveryGiven,
     JobName,
-    JobPatch,
     PayloadGiven,
-    ScheduleGiven,
-    changed,
     check_payload,
     check_session_target,
     ids_of,
@@ -34,21 +31,17 @@ from backchannel.gateway.openclaw.job_shapes import (
     show_payload,
     show_schedule,
 )
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.storage.jobs import ListedJob
 from backchannel.tools.rows import duration_ms
-from backchannel.wire.answers import JobFired, JobNotFired, JobRemoved
-from backchannel.wire.frames import SharedNoParams, TokenScope
-from backchannel.wire.jobs import DeliveryPreview, JobPage, JobRunsPage, JobRunView, JobsStatus, JobStateView, JobView
-from backchannel.wire.rows import JobDeliverShown, JobShown, LastRun
+from backchannel.wire.answers import JobFired, JobRemoved
+from backchannel.wire.frames import TokenScope
+from backchannel.wire.jobs import DeliveryPreview, JobPage, JobSchedule, JobStateView, JobView
+from backchannel.wire.rows import JobShown, LastRun
 from backchannel.wire.shapes import Params, SharedParams
 
-_MOST_JOBS, _MOST_RUNS = 1000, 200
+_MOST_JOBS = 1000
 _MOST_OF_A_NAME = 100
-_MOST_SKIPPED = 10_000
 _BESIDE_JOBS = 4096
-_FINISHED = tuple(state for state in RunState if state not in (RunState.QUEUED, RunState.RUNNING))
-_SUMMARY_LENGTH = 500
 
 
 class JobDeliver(Params, frozen=True, kw_only=True):
@@ -58,11 +51,11 @@ class JobDeliver(Params, frozen=True, kw_only=True):
 
 
 class CronAddParams(SharedParams, frozen=True, kw_only=True):
-    """Ours are `id`, `message`, `tz`, `deliver`, `model`, `timeoutSeconds`; OpenClaw's the others."""
+    """A job in our words (`id`, `message`, `tz`, `deliver`, `model`, `timeoutSeconds`) or in OpenClaw's."""
 
     id: str | None = None
     name: JobName | None = None
-    schedule: str | ScheduleGiven
+    schedule: str | JobSchedule
     message: str | None = None
     payload: PayloadGiven | None = None
     tz: str | None = None
@@ -99,22 +92,11 @@ class CronRunParams(JobParams, frozen=True, kw_only=True):
     mode: Literal["due", "force", "if-enabled"] = "force"
 
 
-class CronUpdateParams(JobParams, frozen=True, kw_only=True):
-    patch: JobPatch
-
-
-class CronRunsParams(JobParams, frozen=True, kw_only=True):
-    agent_id: str | None = None
-    status: str = "all"
-    statuses: tuple[str, ...] = ()
-    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
-    offset: Annotated[int, Meta(ge=0, le=_MOST_SKIPPED)] = 0
-
-
+@method("cron.list", TokenScope.READ)
 async def cron_list(call: Call, params: CronListParams) -> JobPage:
-    """Lists the cron jobs, those that come next first, each with its last run."""
+    """Lists the cron jobs, next ones first, each with its last run."""
     found = await call.parts.cron.list()
-    chosen = [job for job in (view(call, each) for each in found) if _fits(job, params)]
+    chosen = [job for job in (view_job(call, each) for each in found) if _fits(job, params)]
     if params.sort_by != "nextRunAtMs":
         chosen.sort(key=lambda job: job.name if params.sort_by == "name" else job.updated_at_ms)
     if params.sort_dir == "desc":
@@ -144,7 +126,7 @@ def _previews(call: Call, found: list[ListedJob]) -> dict[str, DeliveryPreview]:
 
 
 def _fitting(jobs: list[JobView], previews: dict[str, DeliveryPreview], room: int) -> list[JobView]:
-    """Take as many jobs as a frame has room for, and at least one; none is cut: clients write back what they read."""
+    """Take as many jobs as fit into a frame, at least one; none is cut, since clients write back what they read."""
     room -= _BESIDE_JOBS
     for at, job in enumerate(jobs):
         room -= len(msgspec.json.encode((job, job.id, previews.get(job.id))))
@@ -164,22 +146,21 @@ def _fits(job: JobView, params: CronListParams) -> bool:
     )
 
 
-async def cron_get(call: Call, params: JobParams) -> JobView:
-    """Shows one cron job."""
-    return view(call, await call.parts.store.cron_job(_id(params)))
-
-
+@method("cron.add", TokenScope.ADMIN)
 async def cron_add(call: Call, params: CronAddParams) -> JobView:
-    """Adds a cron job that stays over restarts; the very same again changes nothing.
+    """Adds a cron job that survives restarts; adding the same job again changes nothing.
 
-    Its id may be left out where it has a name: it is made of that, with a number where another job has it.
+    Without an `id` it is made from the `name`, with a number if another job has it. A schedule is a text as in the
+    configuration, or an object as `cron.list` shows it. `message`, `model` and `timeoutSeconds` may stand in a
+    `payload`, and `deliver` may be a `delivery`. A `delivery` to the channel `last` goes nowhere, since nobody speaks
+    to a job's session from outside.
     """
     job = _read_job(params)
     if params.id is not None:
-        return view(call, await call.parts.cron.add(job))
+        return view_job(call, await call.parts.cron.add(job))
     for id in ids_of(job.id, _MOST_OF_A_NAME):
         with suppress(JobExists):
-            return view(call, await call.parts.cron.add(msgspec.structs.replace(job, id=id)))
+            return view_job(call, await call.parts.cron.add(msgspec.structs.replace(job, id=id)))
     raise JobExists(f"there are {_MOST_OF_A_NAME} other cron jobs with this name: choose another", name=params.name)
 
 
@@ -193,7 +174,7 @@ def _read_job(params: CronAddParams) -> CronJob:
     if params.id is None and params.name is None:
         raise InvalidRequest("cron.add: the parameter id is missing (or a name, of which it is made)", param="id")
     schedule, tz = params.schedule, params.tz
-    if isinstance(schedule, ScheduleGiven):
+    if isinstance(schedule, JobSchedule):
         schedule, tz = read_given_schedule(schedule)
     return CronJob(
         id=job_id_of(params.name or "") if params.id is None else params.id,
@@ -215,102 +196,38 @@ def _read_deliver(params: CronAddParams) -> CronDeliver | None:
     return None if params.delivery is None else read_delivery(params.delivery)
 
 
-async def cron_update(call: Call, params: CronUpdateParams) -> JobView:
-    """Changes a cron job that was added by `cron.add`; what is left out stays."""
-    return view(call, await call.parts.cron.change(_id(params), lambda job: changed(job, params.patch)))
-
-
-async def cron_run(call: Call, params: CronRunParams) -> JobFired | JobNotFired:
-    """Fires a cron job now, unless its last run is at work; when it comes next stays as it is."""
-    stored = (await call.parts.store.cron_job(_id(params))).stored
+@method("cron.run", TokenScope.WRITE)
+async def cron_run(call: Call, params: CronRunParams) -> JobFired:
+    """Fires a cron job now, unless its last run is at work; its next time does not change."""
+    stored = (await call.parts.store.cron_job(job_id(params))).stored
     if params.mode == "if-enabled" and not stored.job.enabled:
-        return JobNotFired(ok=True, id=stored.id, ran=False, reason="disabled")
+        return JobFired(ok=True, id=stored.id, ran=False, reason="disabled")
     if params.mode == "due" and (stored.next_at is None or stored.next_at > call.parts.clock.now_ms()):
-        return JobNotFired(ok=True, id=stored.id, ran=False, reason="not-due")
+        return JobFired(ok=True, id=stored.id, ran=False, reason="not-due")
     run = await call.parts.cron.run(stored.id)
     return JobFired(ok=True, id=stored.id, ran=True, run_id=run.id, session_key=call.parts.rows.key(run.session_key))
 
 
+@method("cron.remove", TokenScope.ADMIN)
 async def cron_remove(call: Call, params: JobParams) -> JobRemoved:
-    """Removes a cron job that was added by `cron.add`; its session stays, and a run at work goes on."""
-    await call.parts.cron.remove(_id(params))
-    return JobRemoved(ok=True, id=_id(params), removed=True)
+    """Removes a cron job that `cron.add` added; its session stays, and a run at work goes on."""
+    await call.parts.cron.remove(job_id(params))
+    return JobRemoved(ok=True, id=job_id(params), removed=True)
 
 
-async def cron_status(call: Call, params: SharedNoParams) -> JobsStatus:
-    """Tells how many cron jobs there are, and when the next one comes."""
-    jobs = [each.stored for each in await call.parts.cron.list()]
-    times = [job.next_at for job in jobs if job.next_at is not None]
-    return JobsStatus(enabled=True, jobs=len(jobs), next_wake_at_ms=min(times, default=None))
-
-
-async def cron_runs(call: Call, params: CronRunsParams) -> JobRunsPage:
-    """Lists the runs of a cron job that have ended, or of all, newest first."""
-    limit = min(params.limit, _MOST_RUNS)
-    end = params.offset + limit
-    if params.id or params.job_id:
-        jobs = [await call.parts.store.cron_job(_id(params))]
-    else:
-        jobs = await call.parts.cron.list()
-    if params.agent_id is not None:
-        jobs = [job for job in jobs if _key(call, job).agent == normalise_agent_id(params.agent_id)]
-    states = _states(params)
-    entries = [entry for job in jobs if states for entry in await _runs_of(call, job, states, end + 1)]
-    entries.sort(key=lambda entry: entry.ts, reverse=True)
-    has_more = len(entries) > end
-    return JobRunsPage(
-        entries=entries[params.offset : end],
-        total=await call.parts.store.count_runs([str(_key(call, job)) for job in jobs], states, RunKind.CRON),
-        offset=params.offset,
-        limit=limit,
-        has_more=has_more,
-        next_offset=end if has_more else None,
-    )
-
-
-def _states(params: CronRunsParams) -> tuple[RunState, ...]:
-    """Tell which runs are asked for; one that was skipped is no run."""
-    words = set(params.statuses) or {params.status}
-    return tuple(state for state in _FINISHED if words & {"all", "ok" if state is RunState.OK else "error"})
-
-
-async def _runs_of(call: Call, listed: ListedJob, states: tuple[RunState, ...], limit: int) -> list[JobRunView]:
-    key = _key(call, listed)
-    runs = await call.parts.store.runs(session_key=str(key), states=states, kind=RunKind.CRON, limit=limit)
-    return [_show_run(call, listed.stored.id, run) for run in runs]
-
-
-def _show_run(call: Call, job_id: str, run: Run) -> JobRunView:
-    is_ok = run.state is RunState.OK
-    return JobRunView(
-        ts=run.ended_at or run.accepted_at,
-        job_id=job_id,
-        action="finished",
-        status="ok" if is_ok else "error",
-        session_key=call.parts.rows.key(run.session_key),
-        session_id=run.session_id,
-        run_id=run.id,
-        run_at_ms=run.started_at or run.accepted_at,
-        duration_ms=duration_ms(run),
-        error=None if is_ok else error_of(run),
-        summary=None if run.reply is None else cut(run.reply, _SUMMARY_LENGTH),
-        model=run.answered_by,
-    )
-
-
-def _id(params: JobParams) -> str:
+def job_id(params: JobParams) -> str:
     given = params.id or params.job_id
     if not given:
         raise InvalidRequest("the parameter id is missing", param="id")
     return given
 
 
-def _key(call: Call, listed: ListedJob) -> SessionKey:
+def job_key(call: Call, listed: ListedJob) -> SessionKey:
     return SessionKey.cron(listed.stored.job.agent_id or call.parts.scheme.default_agent, listed.stored.id)
 
 
-def view(call: Call, listed: ListedJob) -> JobView:
-    """Show a job in both shapes: OpenClaw's, and ours under our name."""
+def view_job(call: Call, listed: ListedJob) -> JobView:
+    """Show a job in OpenClaw's shape, and in ours under `backchannel`."""
     shown, job = _shown(call, listed), listed.stored.job
     return JobView(
         id=shown.id,
@@ -347,7 +264,7 @@ def _state(listed: ListedJob) -> JobStateView:
 
 def _shown(call: Call, listed: ListedJob) -> JobShown:
     stored, job, run = listed.stored, listed.stored.job, listed.last_run
-    key = _key(call, listed)
+    key = job_key(call, listed)
     return JobShown(
         id=stored.id,
         status=stored.status,
@@ -356,7 +273,7 @@ def _shown(call: Call, listed: ListedJob) -> JobShown:
         tz=job.tz,
         agent_id=key.agent,
         session_key=call.parts.rows.key(str(key)),
-        deliver=None if job.deliver is None else JobDeliverShown(**msgspec.structs.asdict(job.deliver)),
+        deliver=None if job.deliver is None else Address(**msgspec.structs.asdict(job.deliver)),
         model=job.model,
         timeout_seconds=job.timeout_seconds,
         next_at=stored.next_at,
@@ -369,58 +286,3 @@ def _shown(call: Call, listed: ListedJob) -> JobShown:
 
 def _last_run(run: Run) -> LastRun:
     return LastRun(run_id=run.id, status=run.state.value, accepted_at=run.accepted_at, ended_at=run.ended_at)
-
-
-_JOB = (
-    "{id, name, enabled, agentId, sessionKey, createdAtMs, updatedAtMs, schedule {kind: every | cron | at, everyMs?, "
-    "expr?, tz?, at?}, sessionTarget, wakeMode, payload {kind, message, model?, timeoutSeconds?}, delivery {mode: "
-    "none | announce, channel?, to?, accountId?}, state {nextRunAtMs?, runningAtMs?, lastRunAtMs?, lastRunStatus?: "
-    "ok | error, lastError?, lastDurationMs?}, backchannel {id, status: scheduled | disabled | done | error, source: "
-    "config | runtime, schedule, tz?, agentId, sessionKey, deliver? {channel, to, accountId?}, model?, "
-    "timeoutSeconds?, nextAt?, lastRun? {runId, status, acceptedAt, endedAt?}, lastError?, skipped, createdAt}}"
-)
-_AS_LISTED = (
-    "`{id, name, enabled, agentId, sessionKey, createdAtMs, updatedAtMs, schedule, sessionTarget, wakeMode, payload, "
-    "delivery, state, backchannel}`, as `cron.list` shows it"
-)
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "cron.list",
-        CronListParams,
-        TokenScope.READ,
-        cron_list,
-        f"`{{jobs: [{_JOB}], total, offset, limit, hasMore, nextOffset, snapshotRevision, "
-        "deliveryPreviews? {id: {label, detail}}}`, "
-        "the last unless `compact` is true or `includeDeliveryPreviews` false",
-    ),
-    Method("cron.get", JobParams, TokenScope.READ, cron_get, _AS_LISTED),
-    Method("cron.status", SharedNoParams, TokenScope.READ, cron_status, "`{enabled, jobs, nextWakeAtMs}`"),
-    Method(
-        "cron.add",
-        CronAddParams,
-        TokenScope.ADMIN,
-        cron_add,
-        f"{_AS_LISTED}. A schedule is a text as in the configuration, or an object as `cron.list` shows it; `message`, "
-        "`model` and `timeoutSeconds` may stand in a `payload`, and `deliver` may be a `delivery`. A `delivery` to the "
-        "channel `last` goes nowhere: nobody speaks to a job's session from outside",
-    ),
-    Method("cron.update", CronUpdateParams, TokenScope.ADMIN, cron_update, _AS_LISTED),
-    Method(
-        "cron.run",
-        CronRunParams,
-        TokenScope.WRITE,
-        cron_run,
-        "`{ok, id, ran, runId, sessionKey}`, and `agent.wait` waits for the run; or, by its mode, "
-        "`{ok, id, ran, reason: disabled | not-due}`",
-    ),
-    Method(
-        "cron.runs",
-        CronRunsParams,
-        TokenScope.READ,
-        cron_runs,
-        "`{entries: [{ts, jobId, action, status: ok | error, sessionKey, sessionId?, runId, runAtMs, durationMs?, "
-        "error?, summary?, model?}], total, offset, limit, hasMore, nextOffset}`",
-    ),
-    Method("cron.remove", JobParams, TokenScope.ADMIN, cron_remove, "`{ok, id, removed}`"),
-)

@@ -1,4 +1,4 @@
-"""Deliveries: every outbound message and what became of it, and what a person can do about one that did not arrive."""
+"""Deliveries: outbound messages, their receipts, and repairing those that did not arrive."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from msgspec.structs import replace
 
 from backchannel.core.delivery.delivery import DeliveryState, Post, Receipt
 from backchannel.core.sessions import Address
-from backchannel.core.text import quoted
 from backchannel.errors import GatewayError, InvalidRequest
 from backchannel.gateway.addressing import address_for_message, resolve
+from backchannel.gateway.calls import Call, method
 from backchannel.gateway.fields import IdempotencyKey, NothingAttached, read_content
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import hash_request, read_cursor, write_cursor
 from backchannel.tools.rows import show_receipt
 from backchannel.wire.answers import DeliveriesListed, DeliveriesMended, NotMended
-from backchannel.wire.frames import TokenScope
+from backchannel.wire.frames import IdParams, TokenScope
 from backchannel.wire.rows import ReceiptRow
 from backchannel.wire.shapes import Params, SharedParams
 
@@ -41,29 +40,6 @@ class SendParams(SharedParams, frozen=True, kw_only=True):
     idempotency_key: IdempotencyKey | None = None
 
 
-class MessageToSend(SharedParams, frozen=True, kw_only=True):
-    """What `message.action` sends; a chat is `to`, with or without its channel before it, or `target` as written."""
-
-    message: str = ""
-    to: str | None = None
-    target: str | None = None
-    account_id: str | None = None
-    thread_id: str | None = None
-    media: NothingAttached = None
-    media_url: NothingAttached = None
-    media_urls: NothingAttached = None
-    buffer: NothingAttached = None
-
-
-class MessageActionParams(SharedParams, frozen=True, kw_only=True):
-    channel: str
-    action: str
-    params: MessageToSend
-    account_id: str | None = None
-    session_key: str | None = None
-    idempotency_key: IdempotencyKey | None = None
-
-
 class DeliveriesListParams(Params, frozen=True, kw_only=True):
     state: DeliveryState | None = None
     session_key: str | None = None
@@ -71,12 +47,8 @@ class DeliveriesListParams(Params, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-class DeliveryParams(Params, frozen=True, kw_only=True):
-    id: str
-
-
 class MendParams(Params, frozen=True, kw_only=True):
-    """One delivery, a list of them, or all in a state."""
+    """One delivery, several, or all in a state."""
 
     id: str | None = None
     ids: Annotated[list[str], Meta(min_length=1, max_length=_MOST_MENDED)] | None = None
@@ -92,8 +64,9 @@ class RerouteParams(Params, frozen=True, kw_only=True):
     thread_id: str | None = None
 
 
+@method("send", TokenScope.WRITE)
 async def send(call: Call, params: SendParams) -> ReceiptRow:
-    """Sends a text to a chat, past any agent, and answers with its receipt; `delivery` events tell what follows."""
+    """Sends a text to a chat without an agent, and answers with the receipt; `delivery` events follow."""
     parts = call.parts
     at = await address_for_message(parts, params.session_key or "main", None, params.idempotency_key)
     read_content(params.message)
@@ -108,28 +81,6 @@ async def send(call: Call, params: SendParams) -> ReceiptRow:
     return show_receipt(receipt, call.parts.rows.key)
 
 
-async def message_action(call: Call, params: MessageActionParams) -> ReceiptRow:
-    """Sends a text as `send` does, in the words of OpenClaw's command line; the only action is `send`."""
-    if params.action != "send":
-        raise InvalidRequest(f"action: got {quoted(params.action, 64)}, expected send", param="action")
-    given = params.params
-    to = (given.to or "").removeprefix(f"{params.channel}:") or given.target
-    if not to:
-        raise InvalidRequest("params.to: a message needs a chat", param="params.to")
-    return await send(
-        call,
-        SendParams(
-            channel=params.channel,
-            to=to,
-            message=given.message,
-            account_id=given.account_id or params.account_id,
-            thread_id=given.thread_id,
-            session_key=params.session_key,
-            idempotency_key=params.idempotency_key,
-        ),
-    )
-
-
 def _outside(call: Call, channel: str, to: str, account_id: str | None, thread_id: str | None) -> Address:
     """Read an address outside.
 
@@ -140,6 +91,7 @@ def _outside(call: Call, channel: str, to: str, account_id: str | None, thread_i
     return Address(channel=channel, to=to, account_id=account_id, thread_id=thread_id)
 
 
+@method("deliveries.list", TokenScope.READ)
 async def deliveries_list(call: Call, params: DeliveriesListParams) -> DeliveriesListed:
     """Lists receipts, newest first, of one session or of all, in the state given or in any."""
     key = None
@@ -158,18 +110,20 @@ async def deliveries_list(call: Call, params: DeliveriesListParams) -> Deliverie
     )
 
 
-async def deliveries_get(call: Call, params: DeliveryParams) -> ReceiptRow:
+@method("deliveries.get", TokenScope.READ)
+async def deliveries_get(call: Call, params: IdParams) -> ReceiptRow:
     """Shows one receipt."""
     return show_receipt(await call.parts.store.receipt(params.id), call.parts.rows.key)
 
 
+@method("deliveries.retry", TokenScope.WRITE)
 async def deliveries_retry(call: Call, params: MendParams) -> ReceiptRow | DeliveriesMended:
-    """Sends deliveries once more that failed, or of which nobody knows; parts that arrived are not repeated."""
+    """Sends failed or uncertain deliveries again; parts that arrived are not repeated."""
     return await _mend(call, params, "deliveries.retry", call.parts.store.retry_delivery)
 
 
 async def _mend(call: Call, params: MendParams, method: str, act: Mend) -> ReceiptRow | DeliveriesMended:
-    """Do the same to one delivery, or to several: the oldest first, so that a chat gets them in their order."""
+    """Do the same to one delivery or to several, oldest first, so that a chat gets them in order."""
     if [params.id, params.ids, params.state].count(None) != 2 or (params.cursor and params.state is None):
         works = "one id, several ids, or a state (failed or uncertain), with which a cursor may come"
         raise InvalidRequest(f"{method} takes {works}", param="id")
@@ -197,42 +151,21 @@ async def _mend_each(ids: list[str], act: Mend) -> DeliveriesMended:
     return DeliveriesMended(count=len(ids) - len(refused), refused=refused)
 
 
+@method("deliveries.reroute", TokenScope.WRITE)
 async def deliveries_reroute(call: Call, params: RerouteParams) -> ReceiptRow:
-    """Sends the whole text of a delivery that failed, or of which nobody knows, to another chat."""
+    """Sends the whole text of a failed or uncertain delivery to another chat."""
     address = _outside(call, params.channel, params.to, params.account_id, params.thread_id)
     receipt = await call.parts.store.reroute_delivery(params.id, address)
     return show_receipt(receipt, call.parts.rows.key)
 
 
+@method("deliveries.drop", TokenScope.WRITE)
 async def deliveries_drop(call: Call, params: MendParams) -> ReceiptRow | DeliveriesMended:
-    """Gives deliveries up that failed, or of which nobody knows."""
+    """Drops failed or uncertain deliveries."""
     return await _mend(call, params, "deliveries.drop", call.parts.store.drop_delivery)
 
 
-async def deliveries_confirm(call: Call, params: DeliveryParams) -> ReceiptRow:
-    """Takes a person's word that the part arrived of which nobody knows; the parts after it are sent."""
+@method("deliveries.confirm", TokenScope.WRITE)
+async def deliveries_confirm(call: Call, params: IdParams) -> ReceiptRow:
+    """Confirms that the uncertain part of a delivery arrived; the parts after it are sent."""
     return show_receipt(await call.parts.store.confirm_delivery(params.id), call.parts.rows.key)
-
-
-_RECEIPT = (
-    "{id, state, sessionKey, exchangeId?, runId?, channel?, accountId?, to?, threadId?, text?, "
-    "parts: [{n, state, messageId?, attempts?, error?}], attempts, error?, dueAt?, createdAt, updatedAt}"
-)
-_MENDED = f"`{_RECEIPT}`; with `ids` or `state` `{{count, refused: [{{id, error}}], nextCursor?}}`"
-
-METHODS: tuple[Method[Any], ...] = (
-    Method("send", SendParams, TokenScope.WRITE, send, f"`{_RECEIPT}`, the receipt"),
-    Method("message.action", MessageActionParams, TokenScope.WRITE, message_action, f"`{_RECEIPT}`, the receipt"),
-    Method(
-        "deliveries.list",
-        DeliveriesListParams,
-        TokenScope.READ,
-        deliveries_list,
-        "`{count, hasMore, nextCursor?, deliveries}`, receipts as `deliveries.get` shows them",
-    ),
-    Method("deliveries.get", DeliveryParams, TokenScope.READ, deliveries_get, f"`{_RECEIPT}`"),
-    Method("deliveries.retry", MendParams, TokenScope.WRITE, deliveries_retry, _MENDED),
-    Method("deliveries.reroute", RerouteParams, TokenScope.WRITE, deliveries_reroute, f"`{_RECEIPT}`"),
-    Method("deliveries.drop", MendParams, TokenScope.WRITE, deliveries_drop, _MENDED),
-    Method("deliveries.confirm", DeliveryParams, TokenScope.WRITE, deliveries_confirm, f"`{_RECEIPT}`"),
-)

@@ -1,4 +1,4 @@
-"""Exchanges: what a `sessions_send` has come to, lists of them, and who talked to whom."""
+"""Exchanges: one `sessions_send` with its turns, lists of them, and a map."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from backchannel.core.sessions import Session
 from backchannel.core.text import cut
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import resolve
-from backchannel.gateway.ws.connections import Call, Method
+from backchannel.gateway.calls import Call, method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.listing import active_since
 from backchannel.tools.rows import Rows, name_of, show_receipt
-from backchannel.wire.answers import ExchangeFound
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import ExchangeShown, PartyShown
 from backchannel.wire.shapes import Answer, Params
 
 _LISTED, _MOST_LISTED = 50, 200
 _LISTED_TEXT = 500
-"""How much of a text a list has."""
+"""The length of a text in a list."""
 
 
 class ExchangeParams(Params, frozen=True, kw_only=True):
@@ -36,17 +35,18 @@ class ExchangeParams(Params, frozen=True, kw_only=True):
 
 
 class ExchangeListed(ExchangeShown, frozen=True, kw_only=True):
-    """An exchange in a list, its texts cut."""
+    """An exchange in a list; long texts are cut."""
 
     turns: int
     cost: float | None = None
 
 
 class SpokenTurn(Answer, frozen=True, kw_only=True):
-    """What one side said in an exchange, and the run in which it did."""
+    """A message of one side of an exchange, and its run."""
 
     run_id: str
     kind: str
+    """`primary`, `turn` or `announce`."""
     session_key: str
     at: int
     status: str
@@ -58,12 +58,17 @@ class SpokenTurn(Answer, frozen=True, kw_only=True):
     tokens: int | None = None
     is_control: bool = False
     control: str | None = None
+    """The control word, if the reply is one, such as `REPLY_SKIP`; it is meant for the gateway."""
 
 
 class ExchangeTold(ExchangeListed, frozen=True, kw_only=True):
-    """An exchange whole, as a conversation too."""
+    """A whole exchange, with its conversation."""
 
     conversation: list[SpokenTurn]
+
+
+class ExchangeAnswer(Answer, frozen=True, kw_only=True):
+    exchange: ExchangeTold
 
 
 class ExchangesListParams(Params, frozen=True, kw_only=True):
@@ -92,9 +97,10 @@ class MapNode(Answer, frozen=True, kw_only=True):
 
 
 class MapEdge(Answer, frozen=True, kw_only=True):
-    """What passed from one to another; nobody is the operator."""
+    """The sends and spawns from one session to another."""
 
     from_: str | None = field(name="from")
+    """Null for the operator."""
     to: str
     sends: int
     replies: int
@@ -111,16 +117,18 @@ class TalkShown(Answer, frozen=True, kw_only=True):
     truncated: bool = False
 
 
-async def exchanges_get(call: Call, params: ExchangeParams) -> ExchangeFound:
-    """Shows what a `sessions_send` has come to, by the exchange's id or by any of its runs."""
+@method("exchanges.get", TokenScope.READ)
+async def exchanges_get(call: Call, params: ExchangeParams) -> ExchangeAnswer:
+    """Shows an exchange: a `sessions_send` and its turns, by its id or by any of its runs."""
     if (params.id is None) == (params.run_id is None):
         raise InvalidRequest("exchanges.get: give exactly one of id and runId", param="id")
     story = await call.parts.store.exchange_story(params.id, params.run_id)
-    return ExchangeFound(exchange=_told(story, call.parts.rows))
+    return ExchangeAnswer(exchange=_told(story, call.parts.rows))
 
 
+@method("exchanges.list", TokenScope.READ)
 async def exchanges_list(call: Call, params: ExchangesListParams) -> ExchangesListed:
-    """Lists exchanges, newest first: all, or those that a session takes part in, in the states given or in any."""
+    """Lists exchanges, newest first, of one session or all, in the states given or any."""
     key = None
     if params.session_key is not None:
         key = str((await resolve(call.parts, params.session_key)).key)
@@ -212,8 +220,9 @@ def _party(party: Party) -> PartyShown:
     return PartyShown(session_key=party.name, channel=party.channel)
 
 
+@method("exchanges.map", TokenScope.READ)
 async def exchanges_map(call: Call, params: MapParams) -> TalkShown:
-    """Tells who talked to whom: how often, with how many replies, and what it cost."""
+    """Shows which sessions talked to each other, how often and at what cost: the newest 5,000 sends and spawns."""
     parts, now = call.parts, call.parts.clock.now_ms()
     since = active_since(now, params.active_minutes)
     found = await parts.store.talk_map(since or 0)
@@ -244,37 +253,3 @@ def _map_edge(talk: Talk, rows: Rows) -> MapEdge:
         last_at=talk.last_at,
         cost=talk.cost,
     )
-
-
-_SHOWN = (
-    "id, state: primary | handover | turn | announce | done, turn, turns, maxTurns, waiting, "
-    "requester? {sessionKey, channel}, target {sessionKey, channel}, message, path, reply?, latestReply?, "
-    "loopEnd?, outcome?, reason?, cost?, runs, receipt, createdAt, updatedAt"
-)
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "exchanges.get",
-        ExchangeParams,
-        TokenScope.READ,
-        exchanges_get,
-        f"`{{exchange {{{_SHOWN}, conversation: [{{runId, kind: primary | turn | announce, sessionKey, at, endedAt?, "
-        "asked?, reply?, status, error?, cost?, tokens?, isControl?, control?}]}}`; `control` is the word that a reply "
-        "was, such as `REPLY_SKIP`, which is meant for the gateway",
-    ),
-    Method(
-        "exchanges.list",
-        ExchangesListParams,
-        TokenScope.READ,
-        exchanges_list,
-        f"`{{count, hasMore, nextCursor?, exchanges: [{{{_SHOWN}}}]}}`, long texts cut",
-    ),
-    Method(
-        "exchanges.map",
-        MapParams,
-        TokenScope.READ,
-        exchanges_map,
-        "`{ts, since?, nodes: [{key, name, kind, agentId}], truncated?, "
-        "edges: [{from, to, sends, replies, spawns, cost?, lastAt}]}`; `from` is null for the operator. It is made of "
-        "the newest 5,000 sends and spawns",
-    ),
-)

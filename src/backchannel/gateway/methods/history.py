@@ -1,64 +1,181 @@
-"""History: reading a session's transcript, and looking for a text in it."""
+"""History: a session's transcript, a page at a time."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Iterable, Set
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Raw
 
 from backchannel.core.flows.steps import with_step
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import encode_message
+from backchannel.core.messages import PendingMessages, encode_message
+from backchannel.core.runs import RunState
 from backchannel.core.sessions import OpenedSession, Session
 from backchannel.errors import InvalidRequest, SessionNotFound
-from backchannel.gateway.addressing import find_session_or_main
-from backchannel.gateway.openclaw.places import placed_all
+from backchannel.gateway.addressing import check_agent, find_session_or_main, resolve
+from backchannel.gateway.calls import Call, method
+from backchannel.gateway.openclaw.lines import placed_all
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.ws.connections import Call, Method
+from backchannel.wire.answers import SessionFound
 from backchannel.wire.frames import TokenScope
-from backchannel.wire.shapes import Answer, Params
+from backchannel.wire.rows import ModelShown, SessionRow
+from backchannel.wire.shapes import Answer, SharedParams
 
 LISTED, _MOST_LISTED = 200, 1000
+SHORTEST_ANSWER = 1024
 _PENDING_SHOWN = 100
-_FOUND, _MOST_FOUND = 20, 200
-_LONGEST_QUERY = 512
+_MOST_INPUTS = 20
+
+
+class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
+    session_key: str
+    agent_id: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = LISTED
+    max_bytes: Annotated[int, Meta(ge=SHORTEST_ANSWER)] | None = None
+    before: str | None = None
+    after: str | None = None
 
 
 class ChatHistory(Answer, frozen=True, kw_only=True):
     session_key: str
     messages: list[Raw]
     pending: list[Raw]
+    """The messages that are accepted and not yet in the transcript."""
     has_more: bool
     pending_left_out: int | None = None
-    """How many more wait than `pending` has."""
+    """The number of waiting messages that `pending` does not have."""
     session_id: str | None = None
     thinking_level: str | None = None
 
 
-class ChatSearchParams(Params, frozen=True, kw_only=True):
-    session_key: str
-    query: Annotated[str, Meta(min_length=1, max_length=_LONGEST_QUERY)]
-    agent_id: str | None = None
-    before: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _FOUND
+class InFlightRun(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    """A run at work, and its text so far; empty if nobody has listened."""
+
+    run_id: str
+    text: str
 
 
-class ChatMatch(Answer, frozen=True, kw_only=True):
-    message_id: str
-    message_seq: int
-    role: str
-    timestamp: int
-    excerpt: str
+class PendingInput(Answer, frozen=True, kw_only=True):
+    """A message that was accepted and is not yet in the transcript."""
+
+    id: str
+    state: str
+    message: Raw
+    accepted_at: int
     run_id: str | None = None
 
 
-class ChatFound(Answer, frozen=True, kw_only=True):
-    matches: list[ChatMatch]
-    has_more: bool
-    next_before: str | None = None
+class PendingInputs(Answer, frozen=True, kw_only=True):
+    """The waiting messages, as OpenClaw's clients read them; the first ones of many."""
+
+    items: list[PendingInput]
+    total: int
+
+
+class OpenedChat(ChatHistory, frozen=True, kw_only=True):
+    """A page of a session's transcript, with what else a client shows of the session."""
+
+    defaults: ModelShown
+    verbose_level: str | None = None
+    total_messages: int | None = None
+    session_info: SessionRow | None = None
+    """Its row; absent for a deleted session whose key is in use again."""
+    in_flight_run: InFlightRun | None = None
+    """The run at work, and its text as far as anybody has listened."""
+    pending_inputs: PendingInputs | None = None
+    resolution: SessionFound | None = None
+    """The session that a `shortId` names."""
+
+
+@method("chat.history", TokenScope.READ)
+async def chat_history(call: Call, params: ChatHistoryParams) -> OpenedChat:
+    """Reads a session's transcript, oldest first, as it is stored.
+
+    A session that does not exist yet is empty and has no `sessionId`: its first message makes it. A deleted session is
+    read by its id. Clients of OpenClaw's that call themselves `openclaw-…` get messages as `chat.startup` shows them.
+    """
+    key, session = await session_or_new(call, params.session_key, params.agent_id)
+    return await open_chat(call, key, session, params)
+
+
+async def session_or_new(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
+    """Find a session; None if a message would make it.
+
+    Raises:
+        SessionNotFound, InvalidSessionKey, UnknownAgent: no message can make it.
+    """
+    try:
+        return await session_or_main(call, text, agent_id)
+    except SessionNotFound:
+        key = (await resolve(call.parts, text, agent_id)).key
+        check_agent(call.parts, key.agent)
+        return key, None
+
+
+async def open_chat(
+    call: Call,
+    key: SessionKey,
+    session: Session | None,
+    params: ChatHistoryParams,
+    *,
+    for_people: bool = False,
+) -> OpenedChat:
+    """Read the end of a session's transcript, or the page asked for, and what a client shows beside it."""
+    parts = call.parts
+    if session is None or not _is_over(session, params.session_key):
+        call.subscriptions.watch(call.subscriber, str(key))  # before it is read, so that no event is missed
+    with call.subscriptions.hearing_ends(str(key)) as ended:
+        history, opened = await read_history(
+            call,
+            key,
+            session,
+            limit=params.limit,
+            max_bytes=params.max_bytes,
+            before=params.before,
+            after=params.after,
+            for_people=for_people or call.subscriber.is_for_people,
+        )
+    row = parts.rows.session_row(*opened.seen) if opened and opened.seen else None
+    return OpenedChat(
+        **{name: getattr(history, name) for name in ChatHistory.__struct_fields__},
+        defaults=parts.rows.model(parts.agents.get(parts.agents.default_id).model) or ModelShown(),
+        verbose_level=None if session is None else session.verbose_level,
+        total_messages=opened and opened.length,
+        session_info=row,
+        in_flight_run=_in_flight(call, row, ended),
+        pending_inputs=None if opened is None else _pending_inputs(opened.pending, history.pending),
+    )
+
+
+def _pending_inputs(pending: PendingMessages, lines: list[Raw]) -> PendingInputs:
+    """Show the waiting messages in OpenClaw's shape: as many as its clients take and the answer holds."""
+    shown = zip(pending.messages[:_MOST_INPUTS], lines, strict=False)
+    return PendingInputs(
+        items=[
+            PendingInput(id=each.id, state="queued", message=line, accepted_at=each.timestamp, run_id=each.run_id)
+            for each, line in shown
+        ],
+        total=pending.total,
+    )
+
+
+def _is_over(session: Session, text: str | None) -> bool:
+    """Whether a session was named by its id and is deleted: it has no more events of its own."""
+    return session.archived_at is not None and text is not None and text.strip().lower() == session.session_id
+
+
+def _in_flight(call: Call, row: SessionRow | None, ended: Set[str]) -> InFlightRun | None:
+    """Show the run at work, so that a client does not take the session for idle.
+
+    A run whose end was sent while the rows were read is left out: the client would wait for that end for ever.
+    """
+    if row is None or row.status != RunState.RUNNING.value or not row.active_run_ids:
+        return None
+    run_id = row.active_run_ids[0]
+    return None if run_id in ended else InFlightRun(run_id=run_id, text=call.subscriptions.saying_now(run_id))
 
 
 async def read_history(
@@ -72,7 +189,7 @@ async def read_history(
     after: str | None = None,
     for_people: bool = False,
 ) -> tuple[ChatHistory, OpenedSession | None]:
-    """Read a page of a session's transcript, and what was read with it; a session that is not there yet has none.
+    """Read a page of a session's transcript, and what was read with it; a new session has none.
 
     Raises:
         InvalidRequest: it cannot be read both before and after a message.
@@ -103,9 +220,9 @@ async def read_history(
 def _fitted(
     opened: OpenedSession, room: int, *, is_forwards: bool, for_people: bool
 ) -> tuple[list[Raw], list[Raw], bool]:
-    """Write as many messages, and as many that wait, as there is room for; reading backwards the newest are kept."""
+    """Write as many messages, and waiting messages, as fit; reading backwards keeps the newest."""
     pending, _ = fit((encode_message(with_step(each)) for each in opened.pending.messages), room // 4)
-    room -= 2 * sum(len(bytes(line)) for line in pending)  # OpenClaw's clients are told them in their own shape too
+    room -= 2 * sum(len(bytes(line)) for line in pending)  # OpenClaw's shape repeats them
     lines = opened.page.lines
     in_order = lines if is_forwards else reversed(lines)
     messages, is_cut = fit(placed_all(in_order, for_people=for_people), room)
@@ -113,9 +230,9 @@ def _fitted(
 
 
 def fit(lines: Iterable[bytes], max_bytes: int) -> tuple[list[Raw], bool]:
-    """Keep as many messages as an answer can hold, one at least, and tell whether any was left out.
+    """Keep as many messages as an answer can hold, at least one, and say whether any was left out.
 
-    What is left out is read with the next page.
+    The next page has the rest.
     """
     kept: list[Raw] = []
     size = 0
@@ -128,7 +245,7 @@ def fit(lines: Iterable[bytes], max_bytes: int) -> tuple[list[Raw], bool]:
 
 
 async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
-    """Find a session to read, a deleted one by its id too; a main session is there before anyone has spoken to it."""
+    """Find a session to read, or a deleted one by its id; a main session may have no row yet."""
     try:
         at, session = await find_session_or_main(call.parts, text, agent_id)
     except SessionNotFound:
@@ -139,7 +256,7 @@ async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[
 
 
 async def _deleted(parts: GatewayParts, text: str) -> Session | None:
-    """Find a deleted session by its id; of one whose key lives anew, nothing but its transcript is known any more."""
+    """Find a deleted session by its id; if its key is in use again, only its transcript is left."""
     entry = await parts.store.session_by_id(text.strip().lower())
     session = None if entry is None or entry.end_reason != "deleted" else await parts.store.session(entry.key)
     if entry is None or session is None or session.session_id == entry.session_id:
@@ -156,43 +273,3 @@ async def _deleted(parts: GatewayParts, text: str) -> Session | None:
         running_run=None,
         queued=0,
     )
-
-
-async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
-    """Looks for a text in a session's transcript, in whatever case, from its end or from a message backwards.
-
-    A call looks at a bounded part of the transcript.
-    """
-    _, session = await session_or_main(call, params.session_key, params.agent_id)
-    if session is None:
-        return ChatFound(matches=[], has_more=False)
-    found = await call.parts.store.search(
-        session.session_id, params.query, before=params.before, limit=min(params.limit, _MOST_FOUND)
-    )
-    return ChatFound(
-        matches=[
-            ChatMatch(
-                message_id=match.message.id,
-                message_seq=match.seq + 1,
-                role=match.message.role.value,
-                timestamp=match.message.timestamp,
-                excerpt=match.excerpt,
-                run_id=match.message.run_id,
-            )
-            for match in found.found
-        ],
-        has_more=found.last is not None,
-        next_before=found.last,
-    )
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "chat.search",
-        ChatSearchParams,
-        TokenScope.READ,
-        chat_search,
-        "`{matches: [{messageId, messageSeq, role, timestamp, excerpt, runId?}], hasMore, nextBefore?}`, newest first; "
-        "with `hasMore`, `nextBefore` is the `before` of the next part, also where this one has no match",
-    ),
-)

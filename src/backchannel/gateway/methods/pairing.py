@@ -1,4 +1,4 @@
-"""Pairing: the strangers who wait to be let in, those whom an owner has let in or denied, and changing that."""
+"""Pairing: strangers with a code, and people who were approved or denied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 from backchannel.core.policy.answering import Answerer
 from backchannel.core.policy.pairing import PairingRecord, PairingState, read_code
 from backchannel.errors import PairingNotFound
-from backchannel.gateway.ws.connections import Call, Method
+from backchannel.gateway.calls import Call, method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.wire.answers import PairingAnswered, PairingsListed, PairingsRemoved
 from backchannel.wire.frames import TokenScope
@@ -35,8 +35,9 @@ class PairingRemoveParams(Params, frozen=True, kw_only=True):
     account_id: str | None = None
 
 
+@method("pairing.list", TokenScope.READ)
 async def pairing_list(call: Call, params: PairingListParams) -> PairingsListed:
-    """Lists the strangers who have a code, and the people who were let in or denied, newest first."""
+    """Lists strangers with a code, and people who were approved or denied, newest first."""
     query: list[Any] = ["pairing.list", params.state]
     before = None if params.cursor is None else read_cursor(params.cursor, query, int)
     limit = min(params.limit, _MOST_LISTED)
@@ -50,13 +51,15 @@ async def pairing_list(call: Call, params: PairingListParams) -> PairingsListed:
     )
 
 
+@method("pairing.approve", TokenScope.ADMIN)
 async def pairing_approve(call: Call, params: PairingCodeParams) -> PairingAnswered:
-    """Lets the person speak who was sent this code, once, and tells them."""
+    """Approves the person who was sent this code, and tells them."""
     return await _answer(call, params.code, PairingState.APPROVED)
 
 
+@method("pairing.deny", TokenScope.ADMIN)
 async def pairing_deny(call: Call, params: PairingCodeParams) -> PairingAnswered:
-    """Ignores the person from now on who was sent this code."""
+    """Denies the person who was sent this code: they are ignored from now on."""
     return await _answer(call, params.code, PairingState.DENIED)
 
 
@@ -69,8 +72,9 @@ async def _answer(call: Call, code: str, state: PairingState) -> PairingAnswered
     return PairingAnswered(pairing=_show(answered))
 
 
+@method("pairing.remove", TokenScope.ADMIN)
 async def pairing_remove(call: Call, params: PairingRemoveParams) -> PairingsRemoved:
-    """Makes a stranger again of somebody who was let in or denied; on every account unless one is named."""
+    """Removes an approval or a denial, on every account or on the one named: the person is a stranger again."""
     removed = await call.parts.store.remove_pairing(params.channel, params.sender_id, params.account_id)
     return PairingsRemoved(removed=[_show(pairing) for pairing in removed])
 
@@ -89,22 +93,3 @@ def _show(pairing: PairingRecord) -> PairingRow:
         answered_at=pairing.answered_at,
         answered_by=pairing.answered_by,
     )
-
-
-_PAIRING = (
-    "{channel, accountId, senderId, senderName?, state: pending | approved | denied, code?, createdAt, expiresAt?, "
-    "answeredAt?, answeredBy?}"
-)
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "pairing.list",
-        PairingListParams,
-        TokenScope.READ,
-        pairing_list,
-        f"`{{count, hasMore, nextCursor?, pairings: [{_PAIRING}]}}`",
-    ),
-    Method("pairing.approve", PairingCodeParams, TokenScope.ADMIN, pairing_approve, f"`{{pairing: {_PAIRING}}}`"),
-    Method("pairing.deny", PairingCodeParams, TokenScope.ADMIN, pairing_deny, f"`{{pairing: {_PAIRING}}}`"),
-    Method("pairing.remove", PairingRemoveParams, TokenScope.ADMIN, pairing_remove, f"`{{removed: [{_PAIRING}]}}`"),
-)

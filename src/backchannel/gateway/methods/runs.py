@@ -1,4 +1,4 @@
-"""Runs: `agent` starts one, `agent.wait` waits for one, `runs.*` look at them."""
+"""Runs: starting one, waiting for one, and looking at them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from backchannel.core.sessions import Address
 from backchannel.core.text import quoted
 from backchannel.errors import Forbidden, InvalidRequest, RunNotFound
 from backchannel.gateway.addressing import address_by_id, address_for_message, resolve
+from backchannel.gateway.calls import Call, method
 from backchannel.gateway.events.subscriptions import error_of
 from backchannel.gateway.fields import (
     IdempotencyKey,
@@ -29,7 +30,6 @@ from backchannel.gateway.fields import (
     read_thinking,
 )
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
 from backchannel.wire.answers import RunShown, RunsListed, RunWaited, TerminalReply, TimelineShown
@@ -40,17 +40,17 @@ from backchannel.wire.timeline import TimelineEntry
 MAX_WAIT_MS = 24 * 3600 * 1000
 _LISTED, _MOST_LISTED = 50, 500
 _NOT_AN_END = (RunState.ABORTED, RunState.TIMEOUT)
-"""Answers of `agent.wait` after which OpenClaw's clients go on waiting: one is no word of theirs, the other means that
-the wait is over, not the run."""
+"""Ends of a run after which OpenClaw's clients go on waiting: they do not know the first, and read the second as the
+end of the wait."""
 
 
 class AgentParams(SharedParams, frozen=True, kw_only=True):
     message: str
     session_key: str | None = None
     session_id: str | None = None
-    """Alone it names the session; beside a key, it guards that one against a reset."""
+    """Alone it names the session. With a `sessionKey`, the session must still have this id."""
     expected_existing_session_id: str | None = None
-    """Guards the session of the key, too."""
+    """The session of the `sessionKey` must still have this id."""
     agent_id: str | None = None
     deliver: bool = False
     channel: str | None = None
@@ -67,6 +67,7 @@ class AgentParams(SharedParams, frozen=True, kw_only=True):
 class AgentAccepted(Answer, frozen=True, kw_only=True):
     run_id: str
     status: str
+    """`accepted`."""
     accepted_at: int
 
 
@@ -111,8 +112,14 @@ class RunsListParams(Params, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
+@method("agent", TokenScope.WRITE, first=AgentAccepted)
 async def agent(call: Call, params: AgentParams) -> AgentEnded:
-    """Sends a message to an agent; answers when it is accepted, and again, with the same id, when its run ended."""
+    """Sends a message to an agent; answers when it is accepted, and again, with the same id, when its run ended.
+
+    A `sessionId` without a `sessionKey` names the session. An id that no session ever had starts the session
+    `explicit:<id>`; the id of a session that was reset or deleted is refused. A `to` without a `channel` has no effect,
+    but with `deliver` it needs the `channel`.
+    """
     parts = call.parts
     at = await _address(parts, params)
     request = RunRequest(
@@ -142,7 +149,7 @@ async def _address(parts: GatewayParts, params: AgentParams) -> RequestAddress:
 
 
 def _expected_id(params: AgentParams) -> str | None:
-    """Read which transcript the sender means, where it says so beside the key.
+    """Read the session id that the sender expects beside the key.
 
     Raises:
         InvalidRequest: it says two things, or names no key.
@@ -160,7 +167,7 @@ def _expected_id(params: AgentParams) -> str | None:
 
 
 def _reply_to(parts: GatewayParts, params: AgentParams) -> Address | None:
-    """Read where the reply shall go; a place without a channel means nothing where no reply goes anywhere."""
+    """Read the address of the reply; a place without a channel counts only with `deliver`."""
     if params.channel is None and not params.deliver:
         return None
     return read_reply_to(parts, params)
@@ -188,19 +195,20 @@ def ended(run: Run) -> AgentEnded:
 
 
 def _payloads(run: Run, error: str | None) -> list[Payload]:
-    """Show the texts of a run: what it replied and, below a part of a reply, why there is no more."""
+    """Show the texts of a run: its reply, and after a part of a reply the error."""
     if run.reply is None or is_silent(run.reply):
         return []
     shown = [Payload(text=run.reply)]
     return shown if error is None else [*shown, Payload(text=error, is_error=True)]
 
 
+@method("agent.wait", TokenScope.READ, for_agents=True)
 async def agent_wait(call: Call, params: WaitParams) -> RunWaited:
-    """Waits for a run to end, also for one that ended long ago; `timeoutMs: 0` only looks.
+    """Waits for a run to end, or reads one that has ended; `timeoutMs: 0` does not wait.
 
-    An operator who is told that the run goes on gets its events from then on: a client that lost its connection asks
-    so, and would else never hear of the end. One who only looks, at a run that was stopped or ran out of time, gets the
-    last event of it: OpenClaw's clients go by that.
+    A wait that ends before the run has the status `timeout`, no `endedAt`, and `running` or `queued`. An operator then
+    gets the run's events, as a client that lost its connection needs them. With `timeoutMs: 0` an operator also gets
+    the last `chat` event of a run that was aborted or timed out.
     """
     await _check_own_run(call, params.run_id)
     run = await call.waits.until(call.parts.runtime.wait(params.run_id, params.timeout_ms / 1000))
@@ -214,7 +222,7 @@ async def agent_wait(call: Call, params: WaitParams) -> RunWaited:
 
 
 async def _check_own_run(call: Call, run_id: str) -> None:
-    """Keep an agent's token to its session's own runs; of others it does not even learn that they exist."""
+    """Allow an agent's token only the runs of its session; it does not learn of others."""
     if call.holder.session_key is None:
         return
     key = call.parts.scheme.in_force(SessionKey.parse(call.holder.session_key))
@@ -226,7 +234,7 @@ async def _check_own_run(call: Call, run_id: str) -> None:
 
 
 def waited(run: Run, waiting_for: str | None = None) -> RunWaited:
-    """Show what a wait found; one that ended before the run says whether it is queued or running, or waits."""
+    """Show the result of a wait; before the run's end it says whether the run is queued, running or waiting."""
     if not run.is_finished:
         is_running = run.state is RunState.RUNNING
         return RunWaited(
@@ -249,6 +257,7 @@ def waited(run: Run, waiting_for: str | None = None) -> RunWaited:
     )
 
 
+@method("runs.get", TokenScope.READ)
 async def runs_get(call: Call, params: RunParams) -> RunShown:
     """Shows one run."""
     run = await call.parts.store.run(params.run_id)
@@ -257,8 +266,9 @@ async def runs_get(call: Call, params: RunParams) -> RunShown:
     return RunShown(run=call.parts.rows.run(run, await call.parts.store.asking_runs()))
 
 
+@method("runs.list", TokenScope.READ)
 async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
-    """Lists runs, newest first, of one session or of all, in the states given or in any."""
+    """Lists runs, newest first, of one session or all, in the states given or any."""
     key = None
     if params.session_key is not None:
         key = str((await resolve(call.parts, params.session_key)).key)
@@ -276,8 +286,9 @@ async def runs_list(call: Call, params: RunsListParams) -> RunsListed:
     )
 
 
+@method("runs.timeline", TokenScope.READ)
 async def runs_timeline(call: Call, params: RunParams) -> TimelineShown:
-    """Tells what a run did, step by step, and what happened to it, oldest first."""
+    """Shows the steps of a run and what happened to it, oldest first; long texts are cut."""
     found, rows = await call.parts.store.timeline(params.run_id), call.parts.rows
     return TimelineShown(
         run=rows.run(found.run, await call.parts.store.asking_runs()),
@@ -287,57 +298,15 @@ async def runs_timeline(call: Call, params: RunParams) -> TimelineShown:
 
 
 def _with_keys(entry: TimelineEntry, rows: Rows) -> TimelineEntry:
-    """Show the session that an entry names as the operator would write it."""
+    """Show the session keys of an entry as operators write them."""
     if entry.session_key is None:
         return entry
     key = rows.key(entry.session_key)
     return replace(entry, session_key=key, child_key=entry.child_key and key)
 
 
+@method("runs.retry", TokenScope.WRITE)
 async def runs_retry(call: Call, params: RunParams) -> RunShown:
-    """Queues a run once more that failed, or at once one that is set aside."""
+    """Queues a failed run again, or starts a run that is set aside at once."""
     run = await call.parts.store.retry_run(params.run_id)
     return RunShown(run=call.parts.rows.run(run))
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "agent",
-        AgentParams,
-        TokenScope.WRITE,
-        agent,
-        '`{runId, status: "accepted", acceptedAt}`, then `{runId, status, summary, error?, '
-        "result {payloads: [{text, mediaUrl, isError?}], meta {durationMs, usage, model}}}`. A `sessionId` without a "
-        "`sessionKey` names the session; one that none ever had starts the session `explicit:<id>`, one that a reset "
-        "or a deletion has ended is refused. A `to` without a `channel` counts for nothing unless the reply is to be "
-        "delivered, which then needs the channel too",
-    ),
-    Method(
-        "agent.wait",
-        WaitParams,
-        TokenScope.READ,
-        agent_wait,
-        "`{runId, status: ok | error | timeout | aborted, startedAt?, endedAt?, error?, reply?, "
-        "terminalReply? {disposition, text}}`, the last for OpenClaw's clients; a wait that ended "
-        "before the run has the status `timeout`, `running` or `queued`: `true`, no `endedAt`, and `resumeAt` "
-        "if the run is set aside after crashes; `waitingFor` says what it waits for: `approval`, the other "
-        "`gateway` that has its agent, or the `function` or `agent` that no gateway at work has, and then it is not "
-        "`running`. With `timeoutMs: 0` an operator also "
-        "gets the last `chat` event of a run that was aborted or ran out of time",
-        for_agents=True,
-    ),
-    Method("runs.get", RunParams, TokenScope.READ, runs_get, "`{run}`"),
-    Method("runs.list", RunsListParams, TokenScope.READ, runs_list, "`{count, hasMore, nextCursor?, runs}`"),
-    Method(
-        "runs.timeline",
-        RunParams,
-        TokenScope.READ,
-        runs_timeline,
-        "`{run, entries: [{at, endedAt?, kind: queued | model | tool | retry | interrupted | resumed | setAside | "
-        "retried | waiting | ended, step?, name?, callId?, arguments?, result?, isError?, text?, thinking?, tokensIn?, "
-        "tokensOut?, cost?, model?, status?, stopReason?, error?, process?, sessionKey?, childKey?, exchangeId?, "
-        "deliveryId?, approvalId?}], truncated?}`; an entry without `endedAt` goes on, or took no time. `interrupted` "
-        "is where `process` died or was stopped, `resumed` where one went on. Long texts are cut",
-    ),
-    Method("runs.retry", RunParams, TokenScope.WRITE, runs_retry, "`{run}`"),
-)

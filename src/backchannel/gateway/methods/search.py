@@ -1,9 +1,9 @@
-"""`sessions.search`: which sessions have a text, as OpenClaw's Control UI asks; `chat.search` looks into one."""
+"""Search: texts in one transcript (`chat.search`) or in many (`sessions.search`)."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -12,17 +12,73 @@ from backchannel.core.messages import Role
 from backchannel.core.sessions import Session, SessionFilter
 from backchannel.errors import SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
+from backchannel.gateway.calls import Call, method
+from backchannel.gateway.methods.history import session_or_main
 from backchannel.gateway.methods.sessions import row_of
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import SessionRow
-from backchannel.wire.shapes import Answer, SharedParams
+from backchannel.wire.shapes import Answer, Params, SharedParams
 
 _MOST_SESSIONS = 200
+_FOUND, _MOST_FOUND = 20, 200
+_LONGEST_QUERY = 512
+
+
+class ChatSearchParams(Params, frozen=True, kw_only=True):
+    session_key: str
+    query: Annotated[str, Meta(min_length=1, max_length=_LONGEST_QUERY)]
+    agent_id: str | None = None
+    before: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _FOUND
+
+
+class ChatMatch(Answer, frozen=True, kw_only=True):
+    message_id: str
+    message_seq: int
+    role: str
+    timestamp: int
+    excerpt: str
+    run_id: str | None = None
+
+
+class ChatFound(Answer, frozen=True, kw_only=True):
+    matches: list[ChatMatch]
+    has_more: bool
+    next_before: str | None = None
+    """The `before` of the next part, even if this part has no match."""
+
+
+@method("chat.search", TokenScope.READ)
+async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
+    """Finds a text in a session's transcript, newest first, from its end or before a message; case does not matter.
+
+    A call reads a bounded part of the transcript.
+    """
+    _, session = await session_or_main(call, params.session_key, params.agent_id)
+    if session is None:
+        return ChatFound(matches=[], has_more=False)
+    found = await call.parts.store.search(
+        session.session_id, params.query, before=params.before, limit=min(params.limit, _MOST_FOUND)
+    )
+    return ChatFound(
+        matches=[
+            ChatMatch(
+                message_id=match.message.id,
+                message_seq=match.seq + 1,
+                role=match.message.role.value,
+                timestamp=match.message.timestamp,
+                excerpt=match.excerpt,
+                run_id=match.message.run_id,
+            )
+            for match in found.found
+        ],
+        has_more=found.last is not None,
+        next_before=found.last,
+    )
 
 
 class SearchScope(SharedParams, frozen=True, kw_only=True):
-    """Which sessions are meant, in the words of `sessions.list`."""
+    """The sessions to search, in the words of `sessions.list`."""
 
     agent_id: str | None = None
     archived: bool | Literal["all"] = False
@@ -34,7 +90,7 @@ class SessionsSearchParams(SharedParams, frozen=True, kw_only=True):
     agent_id: str | None = None
     session_keys: Annotated[list[str], Meta(min_length=1, max_length=_MOST_SESSIONS)] | None = None
     scope: SearchScope | None = None
-    """Given by a client that wants the rows of what is found, too."""
+    """With it, the answer has the rows of the sessions found."""
 
 
 class FoundMessage(Answer, frozen=True, kw_only=True):
@@ -45,18 +101,22 @@ class FoundMessage(Answer, frozen=True, kw_only=True):
     timestamp: int
     snippet: str
     score: float
+    """Always 1."""
 
 
 class SessionsFound(Answer, frozen=True, kw_only=True):
     results: list[FoundMessage]
     truncated: bool | UnsetType = UNSET
+    """Whether a part of the sessions was not searched."""
     sessions: list[SessionRow] | UnsetType = UNSET
+    """The sessions found, with `scope`."""
 
 
+@method("sessions.search", TokenScope.READ)
 async def sessions_search(call: Call, params: SessionsSearchParams) -> SessionsFound:
-    """Looks for a text in what was said in the newest sessions, or in those named, in whatever case.
+    """Finds a text in the newest sessions, or in those named; case does not matter.
 
-    A call looks at a bounded part of them.
+    A call reads a bounded part of the transcripts.
     """
     sessions, has_more = await _sessions(call, params)
     found = await call.parts.store.search_each(
@@ -103,16 +163,3 @@ async def _named(call: Call, text: str, agent_id: str | None) -> Session | None:
         return None
     finally:
         await asyncio.sleep(0)  # others get their turn between many of them
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "sessions.search",
-        SessionsSearchParams,
-        TokenScope.READ,
-        sessions_search,
-        "`{results: [{sessionKey, sessionId, messageId, role: user | assistant, timestamp, snippet, score}], "
-        "truncated?, sessions?}`; `score` is always 1, `truncated` says that not everything was looked at, and with "
-        "`scope` there are the [rows](#rows-of-sessions) of what was found",
-    ),
-)

@@ -1,4 +1,4 @@
-"""Sessions: listing, finding and changing them, and which events of them a connection gets."""
+"""Sessions: listing, finding, resetting, deleting and subscribing to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from backchannel.gateway.addressing import (
     operator_keys,
     resolve,
 )
-from backchannel.gateway.ws.connections import Call, Method
+from backchannel.gateway.calls import Call, method
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import preview, title_of
 from backchannel.wire.answers import (
@@ -59,7 +59,7 @@ class SessionsListParams(SharedParams, frozen=True, kw_only=True):
 
 
 class Reference(SharedParams, frozen=True, kw_only=True):
-    """A session as the address of a page has it."""
+    """A session in the address of a page."""
 
     key: str
 
@@ -101,6 +101,7 @@ class PreviewItem(Answer, frozen=True, kw_only=True):
 class Preview(Answer, frozen=True, kw_only=True):
     key: str
     status: str
+    """`ok`, `empty` or `missing`."""
     items: list[PreviewItem]
 
 
@@ -109,8 +110,9 @@ class Previews(Answer, frozen=True, kw_only=True):
     previews: list[Preview]
 
 
+@method("sessions.list", TokenScope.READ)
 async def sessions_list(call: Call, params: SessionsListParams) -> SessionRows:
-    """Lists sessions, those with the newest activity first; a cursor goes on where a list ended."""
+    """Lists sessions, newest activity first; `cursor` continues a list."""
     parts, rows = call.parts, call.parts.rows
     if params.cursor is not None and params.offset:
         raise InvalidRequest("cursor, offset: only one of them can be given", param="cursor")
@@ -165,14 +167,14 @@ async def _shown(call: Call, params: SessionsListParams, sessions: list[Session]
 
 
 async def _live_runs(call: Call, sessions: Sequence[Session]) -> dict[str, list[str]]:
-    """Name the runs of each that are not over; where nothing waits, its row names the only one."""
+    """List the unfinished runs of each session; without a queue its row names the only one."""
     live = {session.key: [session.running_run] for session in sessions if session.running_run is not None}
     waiting = [session.key for session in sessions if session.queued or session.set_aside]
     return live | (await call.parts.store.live_runs(waiting) if waiting else {})
 
 
 async def _last_said(call: Call, ids: Sequence[str]) -> dict[str, str]:
-    """Find the newest text for people in each session: mostly the last message, else one of a few before it."""
+    """Find the newest text for people in each session, among its last messages."""
     said: dict[str, str] = {}
     for depth in (1, _PREVIEW_DEPTH):
         last = await call.parts.store.last_messages([each for each in ids if each not in said], depth, with_tools=False)
@@ -180,10 +182,12 @@ async def _last_said(call: Call, ids: Sequence[str]) -> dict[str, str]:
     return said
 
 
+@method("sessions.resolve", TokenScope.READ)
 async def sessions_resolve(call: Call, params: SessionsResolveParams) -> SessionFound:
-    """Finds the key of a session by a key as people write it, by its id, its label, or as addresses of pages have it.
+    """Finds the key of a session by a key as people write it, its id, its label, a `reference` or a `shortId`.
 
-    Those name it by its key, as `reference`, or by 8 to 32 digits of the UUID that its key ends with, as `shortId`.
+    Addresses of pages have a `reference`, which is a key, or a `shortId`: 8 to 32 digits of the UUID that ends a key.
+    With `allowMissing`, a session that is not found is `ok: false` and no error.
     """
     named = params.key, params.session_id, None if params.reference is None else params.reference.key
     given = [value for value in (*named, params.label, params.short_id) if value is not None]
@@ -210,10 +214,11 @@ async def _by_short_id(call: Call, short_id: str, params: SessionsResolveParams)
     return found
 
 
+@method("sessions.reset", TokenScope.ADMIN)
 async def sessions_reset(call: Call, params: KeyParams) -> SessionPatched:
-    """Starts a new transcript under the same key; the active run is aborted, queued ones go on in the new one.
+    """Starts a new transcript under the same key; the running run is aborted, queued runs go to the new one.
 
-    A session that is not there yet is made.
+    A session that does not exist is made.
     """
     at = await resolve(call.parts, params.key, params.agent_id)
     session = await call.parts.store.session(str(at.key)) if at.exists else None
@@ -222,14 +227,16 @@ async def sessions_reset(call: Call, params: KeyParams) -> SessionPatched:
     return await changed(call, await call.parts.store.reset_session(at.key, expected_session_id=at.session_id))
 
 
+@method("sessions.compact", TokenScope.READ)
 async def sessions_compact(call: Call, params: KeyParams) -> NotCompacted:
-    """Changes nothing, and says why: no session here grows too long for its model."""
+    """Changes nothing and says why: no session here grows too long for its model."""
     session = await find_session(call.parts, params.key, params.agent_id)
     return NotCompacted(ok=True, key=call.parts.rows.key(session.key), compacted=False, reason=_KEPT_WHOLE)
 
 
+@method("sessions.delete", TokenScope.ADMIN)
 async def sessions_delete(call: Call, params: KeyParams) -> SessionDeleted:
-    """Archives a session: it leaves the lists, and nothing is ever written to its transcript again."""
+    """Archives a session: it leaves the lists, and its transcript does not change any more."""
     try:
         at = await address_existing(call.parts, params.key, params.agent_id)
         archived = await call.parts.runtime.delete(at.key, expected_session_id=at.session_id)
@@ -239,8 +246,9 @@ async def sessions_delete(call: Call, params: KeyParams) -> SessionDeleted:
     return SessionDeleted(ok=True, key=call.parts.rows.key(archived.key), deleted=True, archived=[], backchannel=was)
 
 
+@method("sessions.describe", TokenScope.READ)
 async def sessions_describe(call: Call, params: KeyParams) -> SessionDescribed:
-    """Shows one session's row; null when there is no such session."""
+    """Shows one session; null if there is none."""
     try:
         session = await find_session(call.parts, params.key, params.agent_id, archived=True)
     except SessionNotFound:
@@ -248,6 +256,7 @@ async def sessions_describe(call: Call, params: KeyParams) -> SessionDescribed:
     return SessionDescribed(session=await row_of(call, session))
 
 
+@method("sessions.preview", TokenScope.READ)
 async def sessions_preview(call: Call, params: SessionsPreviewParams) -> Previews:
     """Shows the last messages of several sessions, cut short."""
     found: dict[str, Session | None] = {}
@@ -283,75 +292,31 @@ async def changed(call: Call, session: Session) -> SessionPatched:
     return SessionPatched(ok=True, key=call.parts.rows.key(session.key), entry=await row_of(call, session))
 
 
+@method("sessions.subscribe", TokenScope.READ)
 async def sessions_subscribe(call: Call, params: SharedNoParams) -> EventsSubscribed:
-    """Sends this connection `sessions.changed`, and the `chat` and `agent` events of all sessions."""
+    """Sends this connection `sessions.changed` and the `chat` and `agent` events of all sessions."""
     call.subscriptions.subscribe(call.subscriber)
     return EventsSubscribed(subscribed=True)
 
 
+@method("sessions.unsubscribe", TokenScope.READ)
 async def sessions_unsubscribe(call: Call, params: SharedNoParams) -> EventsSubscribed:
     """Ends `sessions.subscribe`."""
     call.subscriptions.unsubscribe(call.subscriber)
     return EventsSubscribed(subscribed=False)
 
 
+@method("sessions.messages.subscribe", TokenScope.READ)
 async def messages_subscribe(call: Call, params: KeyParams) -> EventsSubscribed:
-    """Sends this connection the messages that enter a session's transcript, and its `chat` and `agent` events."""
+    """Sends this connection the new messages of a session, and its `chat` and `agent` events."""
     key = str((await resolve(call.parts, params.key, params.agent_id)).key)
     call.subscriptions.watch_messages(call.subscriber, key)
     return EventsSubscribed(subscribed=True, key=call.parts.rows.key(key))
 
 
+@method("sessions.messages.unsubscribe", TokenScope.READ)
 async def messages_unsubscribe(call: Call, params: KeyParams) -> EventsSubscribed:
     """Ends `sessions.messages.subscribe` for a session."""
     key = str((await resolve(call.parts, params.key, params.agent_id)).key)
     call.subscriptions.unwatch_messages(call.subscriber, key)
     return EventsSubscribed(subscribed=False, key=call.parts.rows.key(key))
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "sessions.list",
-        SessionsListParams,
-        TokenScope.READ,
-        sessions_list,
-        "`{ts, path, count, hasMore, nextCursor?, defaults {modelProvider, model, contextTokens}, sessions}`",
-    ),
-    Method(
-        "sessions.resolve",
-        SessionsResolveParams,
-        TokenScope.READ,
-        sessions_resolve,
-        "`{ok, key, agentId}`, or with `allowMissing` `{ok: false, candidates?: [{key, agentId}]}`: those that a "
-        "`shortId` may mean",
-    ),
-    Method("sessions.reset", KeyParams, TokenScope.ADMIN, sessions_reset, "`{ok, key, entry}`"),
-    Method("sessions.compact", KeyParams, TokenScope.READ, sessions_compact, "`{ok, key, compacted: false, reason}`"),
-    Method(
-        "sessions.delete",
-        KeyParams,
-        TokenScope.ADMIN,
-        sessions_delete,
-        "`{ok, key, deleted, archived: [], backchannel? {sessionId}}`; `deleted` is `false` when there is none",
-    ),
-    Method(
-        "sessions.describe",
-        KeyParams,
-        TokenScope.READ,
-        sessions_describe,
-        "`{session}`, [a row](#rows-of-sessions) or null",
-    ),
-    Method(
-        "sessions.preview",
-        SessionsPreviewParams,
-        TokenScope.READ,
-        sessions_preview,
-        "`{ts, previews: [{key, status: ok | empty | missing, items: [{role, text, timestamp}]}]}`",
-    ),
-    Method("sessions.subscribe", SharedNoParams, TokenScope.READ, sessions_subscribe, "`{subscribed: true}`"),
-    Method("sessions.unsubscribe", SharedNoParams, TokenScope.READ, sessions_unsubscribe, "`{subscribed: false}`"),
-    Method("sessions.messages.subscribe", KeyParams, TokenScope.READ, messages_subscribe, "`{subscribed: true, key}`"),
-    Method(
-        "sessions.messages.unsubscribe", KeyParams, TokenScope.READ, messages_unsubscribe, "`{subscribed: false, key}`"
-    ),
-)

@@ -1,13 +1,14 @@
-"""The methods that show how the gateway is, and how much it has to do."""
+"""Status: the health of the gateway, and its work."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
+from backchannel.gateway.calls import Call, method
 from backchannel.gateway.condition import Amounts, examine
 from backchannel.gateway.methods.channels import channel_states
 from backchannel.gateway.openclaw.summaries import (
+    NO_TASKS,
     agents_health,
     cli_projection,
     heartbeat_summary,
@@ -15,21 +16,20 @@ from backchannel.gateway.openclaw.summaries import (
     sessions_summary,
 )
 from backchannel.gateway.parts import GatewayParts
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.version import __version__
 from backchannel.wire.answers import Health, Status
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import GatewayState, ServiceState
 from backchannel.wire.shapes import SharedParams
-from backchannel.wire.summaries import TasksSummary
 
 
 class GatewayStatusParams(SharedParams, frozen=True, kw_only=True):
     include_cli_projection: bool = False
 
 
+@method("health", TokenScope.READ)
 async def health(call: Call, params: SharedNoParams) -> Health:
-    """Tells whether the gateway can accept messages now, and what is wrong besides."""
+    """Says whether the gateway can accept messages now, and lists its problems."""
     parts = call.parts
     condition = await examine(parts)
     sessions = condition.amounts.sessions if condition.amounts else None
@@ -46,8 +46,13 @@ async def health(call: Call, params: SharedNoParams) -> Health:
     )
 
 
+@method("status", TokenScope.READ)
 async def status(call: Call, params: GatewayStatusParams) -> Status:
-    """Tells what the gateway is, how much it has to do, and what is wrong; `status` is ok, degraded or unavailable."""
+    """Shows the gateway, its work and its problems.
+
+    While the database cannot be read, `runs`, `deliveries`, `approvals` and `pairings` are empty and no session is
+    counted.
+    """
     parts = call.parts
     condition = await examine(parts)
     amounts = condition.amounts
@@ -71,7 +76,7 @@ async def status(call: Call, params: GatewayStatusParams) -> Status:
         services=_services(parts),
         sessions=sessions_summary(parts, amounts.sessions if amounts else {}),
         heartbeat=heartbeat_summary(parts),
-        tasks=TasksSummary(),
+        tasks=NO_TASKS,
         channel_summary=(),
         queued_system_events=(),
         sandbox=await asyncio.to_thread(parts.sandboxes.how_memory_is_bounded),
@@ -122,41 +127,3 @@ def _services(parts: GatewayParts) -> list[ServiceState]:
         )
         for name, health in parts.supervisor.health().items()
     ]
-
-
-_PROBLEMS = "problems: [{code, message, hint}]"
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "health",
-        SharedNoParams,
-        TokenScope.READ,
-        health,
-        f"`{{ok, status: ok | degraded | unavailable, ts, uptimeMs, defaultAgentId, store, {_PROBLEMS}, "
-        "agents: [{agentId, name?, isDefault, heartbeat {agentId, enabled, every, everyMs}, "
-        "sessions {path, count, recent}}], sessions? {path, count, recent}}`; no agent has a heartbeat here",
-    ),
-    Method(
-        "status",
-        GatewayStatusParams,
-        TokenScope.READ,
-        status,
-        "`{version, status: ok | degraded | unavailable, ts, uptimeMs, connections, "
-        "runs {queued, running, failed, setAside}, deliveries {waiting, failed, uncertain}, approvals {pending}, "
-        "pairings {pending}, "
-        "channels: [{name, adapter, status: ok | connecting | down, since, lastError?, lastErrorAt?}], "
-        "commits, agents, defaultAgentId, model, "
-        f"gateways: [{{number, name, version, since, agents, isThis}}], {_PROBLEMS}, "
-        "services: [{name, up, since, lastError?, nextTryAt?}], "
-        "sessions {count, defaults {model, contextTokens?}, paths, recent, "
-        "byAgent: [{agentId, path, count, recent}]}, "
-        "heartbeat {defaultAgentId, agents: [{agentId, enabled, every, everyMs}]}, "
-        "tasks {total, active, terminal, failures, byStatus, byRuntime}, channelSummary, queuedSystemEvents, sandbox?, "
-        "cliProjection? {agents {defaultId, selectionRequired, rows: [{id, name?}]}, "
-        "memoryPlugin {enabled, slot, reason}}}`; the last with `includeCliProjection`, "
-        "`gateways` are those on the same PostgreSQL, "
-        "`sandbox` says what bounds the memory of sandboxes, where sessions have them, "
-        "`runs.failed` counts the last 24 hours. While the database cannot be read, `runs`, `deliveries`, `approvals` "
-        "and `pairings` are empty, and no session is counted",
-    ),
-)

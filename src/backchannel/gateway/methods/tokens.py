@@ -1,9 +1,8 @@
-"""Tokens: making, listing and revoking them. A token is shown once, when it is made."""
+"""Tokens: making, listing and revoking them."""
 
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.records import TokenRow
@@ -12,11 +11,11 @@ from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, TokenNotFound
 from backchannel.gateway.addressing import check_agent, no_session, resolve
 from backchannel.gateway.auth import OPERATOR_TOKEN_ID, hash_token, new_token, read_scopes, show_scopes
+from backchannel.gateway.calls import Call, method
 from backchannel.gateway.fields import Label
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.triggers.nodes import is_node
 from backchannel.wire.answers import TokenMade, TokenRevoked, TokensListed
-from backchannel.wire.frames import NoParams, TokenScope
+from backchannel.wire.frames import IdParams, NoParams, TokenScope
 from backchannel.wire.rows import TokenDevice, TokenShown
 from backchannel.wire.shapes import Params
 
@@ -27,12 +26,9 @@ class TokensCreateParams(Params, frozen=True, kw_only=True):
     label: Label | None = None
 
 
-class TokenParams(Params, frozen=True, kw_only=True):
-    id: str
-
-
+@method("tokens.create", TokenScope.ADMIN)
 async def tokens_create(call: Call, params: TokensCreateParams) -> TokenMade:
-    """Makes a token: for an operator with `scopes`, or for an agent, bound to the one session of `sessionKey`."""
+    """Makes a token and shows it this once: for an operator with `scopes`, or for an agent with one `sessionKey`."""
     if bool(params.scopes) == (params.session_key is not None):
         raise InvalidRequest("scopes, sessionKey: exactly one of them is needed", param="scopes")
     key = None if params.session_key is None else await _bound_session(call, params.session_key)
@@ -56,9 +52,9 @@ async def tokens_create(call: Call, params: TokensCreateParams) -> TokenMade:
 
 
 async def _bound_session(call: Call, text: str) -> SessionKey:
-    """Find the session that a token shall be bound to: one that exists, or that of an agent's main chat or a node.
+    """Find the session of a token: an existing one, or the main session of an agent or a node.
 
-    Those two are there before anything was said in them: a node cannot come in to make its own.
+    Those two need no row yet: a node cannot connect to make its own.
     """
     parts = call.parts
     key = (await resolve(parts, text)).key
@@ -71,8 +67,9 @@ async def _bound_session(call: Call, text: str) -> SessionKey:
     return key
 
 
+@method("tokens.list", TokenScope.ADMIN)
 async def tokens_list(call: Call, params: NoParams) -> TokensListed:
-    """Lists the tokens that were made, those of devices last, without what would let anyone use them."""
+    """Lists the tokens, those of devices last, without their secrets."""
     shown = [
         TokenShown(
             id=row.id,
@@ -107,28 +104,9 @@ async def _show_device(call: Call, row: DeviceToken) -> TokenShown:
     )
 
 
-async def tokens_revoke(call: Call, params: TokenParams) -> TokenRevoked:
-    """Revokes a token and those of devices that were made from it, and closes the connections that came in by them."""
+@method("tokens.revoke", TokenScope.ADMIN)
+async def tokens_revoke(call: Call, params: IdParams) -> TokenRevoked:
+    """Revokes a token and the device tokens made from it, and closes their connections."""
     if not await call.parts.store.revoke_token(params.id):
         raise TokenNotFound(f"no valid token has the id {quoted(params.id, 64)} (tokens.list shows those there are)")
     return TokenRevoked(ok=True, id=params.id)
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "tokens.create",
-        TokensCreateParams,
-        TokenScope.ADMIN,
-        tokens_create,
-        "`{id, token, scopes, sessionKey?, label?}`; the token is shown this once",
-    ),
-    Method(
-        "tokens.list",
-        NoParams,
-        TokenScope.ADMIN,
-        tokens_list,
-        "`{tokens: [{id, scopes, sessionKey?, label?, createdAt, revokedAt?, device?: {id, madeFrom, isStale?, "
-        "client?, platform?, origin?, lastUsedAt, endsAt}}]}`; `lastUsedAt` is known to the hour",
-    ),
-    Method("tokens.revoke", TokenParams, TokenScope.ADMIN, tokens_revoke, "`{ok, id}`"),
-)

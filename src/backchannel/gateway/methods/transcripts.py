@@ -1,8 +1,8 @@
-"""Exports and transcripts: sessions and their messages as they are stored, a page at a time, and their JSONL files.
+"""Transcripts: exporting sessions a page at a time, and their JSONL files.
 
-`sessions.export` tells how long each transcript is at the moment of its row, and `transcripts.read` reads up to there:
-transcripts only grow, so the two together are the session as it was at that moment, whatever is said to it meanwhile.
-Nothing is kept between two pages, so they can be asked for over a restart of the gateway.
+`sessions.export` gives a row and the length of its transcript at one moment, and `transcripts.read` reads up to that
+length. Transcripts only grow, so the two together are the session at that moment. The gateway keeps nothing between two
+pages, so an export can go on after a restart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
-from backchannel.gateway.ws.connections import Call, Method
+from backchannel.gateway.calls import Call, method
 from backchannel.openclaw.entries import imported_key
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
@@ -29,7 +29,7 @@ from backchannel.wire.shapes import Answer, Params
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53
 _ROOM = 5
-"""A character has four bytes at most, on the wire too; the rest of the frame is for what is around."""
+"""A character has at most four bytes on the wire; the rest of the frame is for the fields around it."""
 
 Count = Annotated[int, Meta(ge=0, le=_FAR)]
 
@@ -47,13 +47,17 @@ class ExportedSession(Answer, frozen=True, kw_only=True):
     session_id: str
     agent_id: str
     length: int
+    """The number of its messages."""
     entry: dict[str, Any]
+    """Its entry of `sessions.json`."""
     header: dict[str, Any]
+    """The first line of its transcript."""
 
 
 class SessionsExported(Answer, frozen=True, kw_only=True):
     sessions: list[ExportedSession]
     next: str | None = None
+    """The `after` of the next page."""
 
 
 class TranscriptsReadParams(Params, frozen=True, kw_only=True):
@@ -66,10 +70,11 @@ class TranscriptsReadParams(Params, frozen=True, kw_only=True):
 class TranscriptRead(Answer, frozen=True, kw_only=True):
     lines: list[Raw]
     part: str | None = None
-    """Some of the text of a message that is too long for a frame."""
+    """A part of a message, as JSON text, that is too long for a frame. It comes alone."""
     next: int | None = None
+    """The `from` of the next page."""
     offset: int = 0
-    """How much of the message at `next` was read already."""
+    """The `offset` of the next page. The last part of a message has none."""
 
 
 class RebuildParams(Params, frozen=True, kw_only=True):
@@ -77,10 +82,11 @@ class RebuildParams(Params, frozen=True, kw_only=True):
     agent_id: str | None = None
 
 
+@method("sessions.export", TokenScope.READ)
 async def sessions_export(call: Call, params: SessionsExportParams) -> SessionsExported:
-    """Lists sessions by their keys, each as an export writes it and with the number of its messages, at one moment.
+    """Lists sessions by key, as an export writes them.
 
-    A page can be short, or even empty, and have a `next`: what is left out was looked at too.
+    A page can be short, or even empty, and have a `next`.
     """
     parts, limit = call.parts, min(params.limit, _MOST_LISTED)
     found = await parts.store.sessions_by_key(
@@ -119,10 +125,9 @@ def _exported(call: Call, listed: ExportListed) -> ExportedSession:
 
 
 def _as_named(call: Call, session: Session) -> Session:
-    """Give a session the keys that everybody knows: the one that all direct chats share is the main session.
+    """Give a session its exported keys: the session that all direct chats share is the main session.
 
-    A main session that is stored beside it, from before they shared one, is nobody's any more: two entries of one
-    file must not have the same key.
+    An older main session beside it gets another key, since two entries of one file must not have the same key.
     """
     scheme, stored = call.parts.scheme, SessionKey.stored(session.key)
     if not scheme.global_scope:
@@ -133,6 +138,7 @@ def _as_named(call: Call, session: Session) -> Session:
     return replace(session, key=key, spawned_by=parent)
 
 
+@method("transcripts.read", TokenScope.READ)
 async def transcripts_read(call: Call, params: TranscriptsReadParams) -> TranscriptRead:
     """Reads messages of a transcript as they are stored, up to `until`, about a megabyte a page."""
     await _check_transcript(call, params.session_id)
@@ -142,7 +148,7 @@ async def transcripts_read(call: Call, params: TranscriptsReadParams) -> Transcr
 
 
 async def _check_transcript(call: Call, session_id: str) -> None:
-    """Refuse an id without a transcript, or one of a session which is not listed."""
+    """Refuse an id without a transcript, or of a session that is not listed."""
     entry = await call.parts.store.session_by_id(session_id)
     is_whole = entry is not None and entry.end_reason != "importing"
     if entry is None or not is_whole or not call.parts.scheme.lists(entry.key):
@@ -161,8 +167,9 @@ class TranscriptsListParams(Params, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
 
+@method("transcripts.list", TokenScope.ADMIN)
 async def transcripts_list(call: Call, params: TranscriptsListParams) -> TranscriptsListed:
-    """Lists all transcripts that have messages, those that a reset or a deletion has ended too, by their ids."""
+    """Lists all transcripts that have messages by id, also those that a reset or a deletion ended."""
     entries = await call.parts.store.transcripts(params.cursor, params.limit)
     return TranscriptsListed(
         transcripts=[
@@ -178,8 +185,9 @@ async def transcripts_list(call: Call, params: TranscriptsListParams) -> Transcr
     )
 
 
+@method("transcripts.rebuild", TokenScope.ADMIN)
 async def transcripts_rebuild(call: Call, params: RebuildParams) -> Rebuilt:
-    """Writes the file of a transcript anew: of a session, archived or not, or of the session id that is named."""
+    """Writes the file of a transcript again: of a session, archived or not, or of a session id."""
     parts = call.parts
     if not parts.config.writes_transcript_files:
         raise InvalidRequest("transcript files are off (transcripts.files turns them on)")
@@ -197,34 +205,3 @@ async def _find(call: Call, params: RebuildParams) -> tuple[str, str]:
         if entry is None:
             raise
         return entry.key, entry.session_id
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "sessions.export",
-        SessionsExportParams,
-        TokenScope.READ,
-        sessions_export,
-        "`{sessions: [{key, sessionId, agentId, length, entry, header}], next?}`: `entry` is for `sessions.json`, "
-        "`header` for the first line of the transcript; `next` is the `after` of the next page, and can come with an "
-        "empty one",
-    ),
-    Method(
-        "transcripts.read",
-        TranscriptsReadParams,
-        TokenScope.READ,
-        transcripts_read,
-        "`{lines, part?, next?, offset?}`; `next` and `offset` are the `from` and `offset` of the next page. A message "
-        "too long for a page comes alone, as JSON text in several `part`s: the last one has no `offset` beside it",
-    ),
-    Method(
-        "transcripts.list",
-        TranscriptsListParams,
-        TokenScope.ADMIN,
-        transcripts_list,
-        "`{transcripts: [{sessionId, key, endedAt?, endReason?}], nextCursor?}`",
-    ),
-    Method(
-        "transcripts.rebuild", RebuildParams, TokenScope.ADMIN, transcripts_rebuild, "`{ok, key, sessionId, lines}`"
-    ),
-)

@@ -1,8 +1,8 @@
-"""Trees: which session spawned which, how each is doing, and what all that has used."""
+"""Trees of sessions: parents, children, their state and their usage."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -12,7 +12,7 @@ from backchannel.core.messages import Usage
 from backchannel.core.text import shown_name
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.addressing import find_session
-from backchannel.gateway.ws.connections import Call, Method
+from backchannel.gateway.calls import Call, method
 from backchannel.tools.rows import Rows, name_of
 from backchannel.tools.status import show_spawn
 from backchannel.wire.answers import Trees
@@ -29,8 +29,9 @@ class TreeParams(Params, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _SHOWN
 
 
+@method("sessions.tree", TokenScope.READ)
 async def sessions_tree(call: Call, params: TreeParams) -> Trees:
-    """Shows who spawned whom: one session with all below it, or the newest sessions with those that spawned them."""
+    """Shows which session spawned which: one session with all below it, or the newest sessions with their parents."""
     if params.key is not None and params.agent_id is not None:
         raise InvalidRequest("key, agentId: only one of them can be given", param="agentId")
     store, limit = call.parts.store, min(params.limit, _MOST_SHOWN)
@@ -81,18 +82,3 @@ def _node(rows: Rows, member: Relative, children: list[str]) -> TreeNode:
         ended_at=spawn.ended_at if spawn else None,
         receipt=spawn.receipt if spawn else None,
     )
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "sessions.tree",
-        TreeParams,
-        TokenScope.READ,
-        sessions_tree,
-        "`{ts, count, roots: [key], nodes: [{key, name, parentKey?, label?, displayName?, kind, agentId, "
-        "status, updatedAt, archived?, archivedAt?, children: [key], spawned, tokens, cost?, usage, treeUsage, task?, "
-        "runStatus?, startedAt?, endedAt?, receipt? {id, state, updatedAt}, spawn?}], truncated?}`, parents before "
-        "their children; `tokens`, `cost` and `usage` are a session's own, `treeUsage` is that of all below it too, "
-        "`spawned` counts its children whether shown or not, and `spawn` is that of `session_status`",
-    ),
-)

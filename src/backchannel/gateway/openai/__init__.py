@@ -1,6 +1,5 @@
-"""The OpenAI-style door, `/v1`: for clients that speak nothing else an agent looks like a model.
+"""The OpenAI-style door, `/v1`, where an agent looks like a model.
 
-`door.py` serves the routes, `chat.py` and `responses.py` are the two forms of a request and its answer, `reading.py`
-says what of a request has which effect, and `following.py` streams a run and shows how it ended, in such a way that no
-client's automatic repetition runs a message twice.
+`door.py` has the routes, `chat.py` and `responses.py` the two forms of requests and answers. `reading.py` decides the
+effect of each parameter. `following.py` streams a run and shows its end; no automatic retry runs a message twice.
 """

@@ -1,4 +1,4 @@
-"""Chat completions: what a client asks at `/v1/chat/completions`, and the answer, whole or in chunks."""
+"""Chat completions: the request of `/v1/chat/completions` and its answer, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CalledFunction(msgspec.Struct):
 
 
 class FunctionCall(msgspec.Struct):
-    """A call of a tool, as histories of other models have them."""
+    """A tool call in a history of another model."""
 
     id: str = ""
     function: CalledFunction | None = None
@@ -67,7 +67,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class ChatRequest(msgspec.Struct):
-    """What a client asks; `reading.py` says what becomes of everything else that it may send."""
+    """A request; `reading.py` handles all other parameters."""
 
     model: str
     messages: list[ChatMessage]
@@ -142,7 +142,7 @@ class Completion(msgspec.Struct, kw_only=True):
 
 
 def show_completion(run: Run, model: str) -> Completion:
-    """Show a run that ended ok as a whole answer."""
+    """Show a run that ended with ok as a whole answer."""
     return Completion(
         id=_id(run),
         created=run.accepted_at // 1000,

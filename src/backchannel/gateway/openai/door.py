@@ -1,8 +1,8 @@
-"""The routes under `/v1`, for clients that speak nothing but OpenAI's API.
+"""The routes under `/v1`, for clients of OpenAI's API.
 
-`model` names the agent. The session is named by the header `x-backchannel-session`, by `user` or by the response that
-is continued, else it is a fresh one, which is archived when it was not used for a while. A client that goes away
-does not stop its run. One that repeats its request is answered by the run that it has started already: see `_join`.
+`model` names the agent. The header `x-backchannel-session`, `user` or the continued response names the session.
+Otherwise the session is new, and archived when it was not used for a while. A client that disconnects does not stop its
+run. A repeated request is answered by the run of the first: see `_join`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from backchannel.wire.frames import TokenScope
 
 SESSION_HEADER = "x-backchannel-session"
 REPEATED_WITHIN_MS = 60_000
-"""How long after its run has ended a request that says that it is a repetition is answered by it."""
+"""The time after its end in which a run answers a declared retry."""
 
 # Without them a proxy may hold a stream back until it ends.
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -47,7 +47,7 @@ _THINKING = {"none": "off"}
 
 
 class ShownModel(msgspec.Struct):
-    """An agent, as these clients see it."""
+    """An agent as a model."""
 
     id: str
     object: Literal["model"] = "model"
@@ -70,18 +70,18 @@ class Form(Protocol):
 
 
 class AgentQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of either API, as it concerns the session and the run."""
+    """The part of a request that both APIs have: session and run."""
 
     agent_id: str
     key: SessionKey
     is_fresh: bool
-    """Whether the session is made for this request."""
+    """Whether the session is new."""
     lines: Sequence[Utterance]
     effort: str | None
     lives_ms: int
-    """How long a fresh session is kept."""
+    """The life of a new session."""
     session_id: str | None = None
-    """The transcript that the client has in mind; it may be replaced at any moment."""
+    """The session id that the client expects; it may be replaced at any moment."""
 
 
 class OpenAiDoor:
@@ -231,7 +231,7 @@ class OpenAiDoor:
         return SessionKey.stored(run.session_key), session.session_id
 
     async def _key(self, agent_id: str, name: str | None) -> tuple[SessionKey, bool]:
-        """Name the session; also returns whether it is made for this request."""
+        """Name the session; also returns whether it is new."""
         if not name:
             return SessionKey.openai(agent_id, str(uuid.uuid4())), True
         if name.startswith("agent:"):
@@ -258,10 +258,10 @@ class OpenAiDoor:
         return (await self._parts.runtime.submit(wanted)).run
 
     def _join(self, request: Request, digest: str) -> Join:
-        """Say which run a request without a key may be answered by: one that lives, and asked the same.
+        """Find the run that may answer a request without a key: an unfinished one with the same request.
 
-        Clients repeat a request by themselves when its answer does not come. Where they say that it is a repetition, a
-        run that has just ended counts too: its answer may have been lost, or have come a moment too late.
+        Clients repeat a request by themselves when no answer comes. For a declared retry a run that has just ended
+        counts too: its answer may have been lost or late.
         """
         repeats = request.headers.get("x-stainless-retry-count", "0")
         is_repeat = repeats.isdecimal() and int(repeats[:9]) > 0

@@ -1,7 +1,7 @@
-"""Following a run for one client: its reply as it grows, and the run once it has ended, well or not.
+"""Following a run for one client: its growing reply, and its end.
 
-Events are hints and the row is the truth: whatever was streamed, the rest of the committed reply comes last. A client
-that reads slowly makes nothing pile up but the reply itself.
+Events are hints and the row is the truth: after the streamed text comes the rest of the committed reply. For a slow
+client only the reply itself is buffered.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _WAIT_S = 3600.0
 
 
 class Pause(Enum):
-    """Nothing was said for a while."""
+    """A pause without new text."""
 
     PAUSE = ": keep-alive\n\n"
 
 
 def shown_reply(run: Run) -> str:
-    """Give the reply of a run as people see it: a word that is meant for the gateway alone is not for them."""
+    """Give the reply of a run for people, without control words."""
     reply = run.reply or ""
     return "" if is_control_word(reply) else reply
 
 
 async def wait_ended(runtime: Runtime, run: Run, waits: OpenWaits) -> Run:
-    """Wait for a run to end, however long that takes.
+    """Wait for the end of a run.
 
     Raises:
         ShuttingDown: the gateway stopped first; the run goes on at its next start.
@@ -49,7 +49,7 @@ async def wait_ended(runtime: Runtime, run: Run, waits: OpenWaits) -> Run:
 
 
 class Pieces:
-    """What is left to send of a reply that grows, step by step; what was sent cannot be taken back."""
+    """The unsent rest of a growing reply; sent text cannot be taken back."""
 
     def __init__(self) -> None:
         self._step = -1
@@ -58,7 +58,7 @@ class Pieces:
         self._has_sent = False
 
     def grew(self, step: int, text: str) -> None:
-        """Take the whole text so far of a step; one that an attempt has begun anew waits for the end."""
+        """Take the text so far of a step; a repeated attempt waits for the end."""
         if step != self._step:
             self._step, self._sent = step, ""
         if text.startswith(self._sent):
@@ -66,7 +66,7 @@ class Pieces:
             self._sent = text
 
     def end(self, run: Run) -> None:
-        """Take the reply that was committed."""
+        """Take the committed reply."""
         reply = shown_reply(run)
         self.grew(run.step - 1, reply)
         if not reply.startswith(self._sent):
@@ -84,7 +84,7 @@ class Pieces:
 
 
 async def follow(runtime: Runtime, run: Run, waits: OpenWaits) -> AsyncGenerator[str | Pause | Run, None]:
-    """Give pieces of the reply, pauses, and last the run as it ended.
+    """Give pieces of the reply, pauses, and last the ended run.
 
     Raises:
         ShuttingDown: the gateway stopped first.
@@ -133,7 +133,7 @@ def describe_failure(run: Run) -> dict[str, Any]:
 
 
 def show_failure(run: Run) -> Response:
-    """Show a run that did not end well: it was stopped, what it depends on failed, or the gateway did."""
+    """Show a run that failed: it was stopped, a provider failed, or the gateway did."""
     status = 422
     if run.state is RunState.ERROR:
         status = 424 if run.error_code == "model_failed" else 500

@@ -1,7 +1,7 @@
-"""The input of a response, as `GET /v1/responses/{id}/input_items` lists it: the message that its run has answered.
+"""The input of a response, listed by `GET /v1/responses/{id}/input_items`.
 
-All that a request brings to a run is one message of the transcript, so the list has one item. Instructions are no
-items: the response itself shows them.
+The input of a run is one message of the transcript, so the list has one item. Instructions are no items: the response
+itself shows them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ShownText(msgspec.Struct, tag_field="type", tag="input_text"):
 
 class ShownImage(msgspec.Struct, tag_field="type", tag="input_image"):
     image_url: str | None
-    """A data URL, or null for an image that came from a chat and is kept in a file."""
+    """A data URL, or null for an image from a chat, which is kept in a file."""
     detail: Literal["auto"] = "auto"
 
 
@@ -50,7 +50,7 @@ class InputItems(msgspec.Struct, kw_only=True):
 
 
 class ItemsAsked(msgspec.Struct):
-    """Which page is asked for; `include` and whatever else a client may send changes nothing."""
+    """The page asked for; other parameters, such as `include`, have no effect."""
 
     after: str | None = None
     limit: int = USUAL_ITEMS
@@ -58,7 +58,7 @@ class ItemsAsked(msgspec.Struct):
 
 
 def read_page(query: Mapping[str, str]) -> ItemsAsked:
-    """Read which page is asked for.
+    """Read the page asked for.
 
     Raises:
         InvalidRequest: a parameter does not fit.
@@ -73,7 +73,7 @@ def read_page(query: Mapping[str, str]) -> ItemsAsked:
 
 
 def show_items(message: Message, asked: ItemsAsked) -> InputItems:
-    """Show a page of the items; after the last there are none.
+    """Show a page of the items.
 
     Raises:
         InvalidRequest: `after` is none of them.

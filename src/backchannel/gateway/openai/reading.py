@@ -1,13 +1,12 @@
-"""What a request asks of an agent: which part of the client's history is new, its images, and its parameters.
+"""Requests to an agent: the new part of the history, images, and parameters.
 
-Clients send the whole conversation each time. A session that remembers it takes what came after the last reply; a
-fresh one gets all of it. `system` and `developer` messages are instructions for this request, in either case.
-Images are taken as they are, never fetched, and their content says what they are.
+Clients send the whole conversation each time. A session that remembers it takes the part after the last reply; a new
+one gets all of it. `system` and `developer` messages are always instructions for this request. Images are never
+fetched, and their content decides their type.
 
-Each parameter has its effect, is refused, or is named in the answer as without effect. Models' settings belong to the
-agent. Clients send `temperature` and its like with every request, so refusing them would shut most clients out; the
-answer's header `x-backchannel-ignored` lists them instead. What a client could not do without, such as `tools` of its
-own or a JSON schema for the reply, is refused.
+Each parameter has an effect, is refused, or is ignored. Settings of models belong to the agent. Clients send
+`temperature` and the like with every request, so these are ignored, and the header `x-backchannel-ignored` lists them.
+Parameters that a client depends on, such as its own `tools` or a JSON schema for the reply, are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import msgspec
 from backchannel.core.incoming_json import check_parts
 from backchannel.core.messages import Block, ImageBlock, text_content
 from backchannel.errors import InvalidRequest
-from backchannel.gateway.images import MAX_IMAGES, read_base64
+from backchannel.gateway.fields import MAX_IMAGES, read_base64
 
 
 class Speaker(Enum):
@@ -32,7 +31,7 @@ class Speaker(Enum):
 
 
 class Utterance(msgspec.Struct, frozen=True):
-    """Something that was said, in whichever form the client wrote it."""
+    """A message of the history, in either API's form."""
 
     speaker: Speaker
     text: str
@@ -40,14 +39,14 @@ class Utterance(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What the agent gets: a message, and instructions for this run."""
+    """The input of an agent: a message, and instructions for this run."""
 
     content: tuple[Block, ...]
     instructions: str | None
 
 
 def build_question(lines: Sequence[Utterance], *, remembers: bool) -> Question:
-    """Make the message of a run; `remembers` says that the session knows what was said before the last reply.
+    """Make the message of a run; with `remembers` the session knows the history up to the last reply.
 
     Raises:
         InvalidRequest: nothing new was said.
@@ -80,12 +79,12 @@ def _with_earlier(earlier: Sequence[Utterance], text: str) -> str:
 
 
 def describe_call(name: str, arguments: str) -> str:
-    """Show a call of a tool that the client has, and the agent has not."""
+    """Show a call of a client's tool, which the agent does not have."""
     return f"[called {name}({arguments})]"
 
 
 def describe_result(call: str | None, text: str) -> str:
-    """Show what such a tool gave back."""
+    """Show the result of such a tool."""
     return f"[result of {call or 'a tool'}]\n{text}"
 
 
@@ -116,12 +115,12 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Rule(NamedTuple):
-    """Which values of a parameter change nothing, and what is said of the others."""
+    """The values of a parameter without effect, and the refusal of others."""
 
     harmless: tuple[Any, ...]
     instead: str
     field: str | None = None
-    """Of an object, the field that counts; it may be missing, and the others change nothing."""
+    """The field of an object that counts; it may be missing."""
 
     def allows(self, value: Any) -> bool:
         if self.field is not None:
@@ -131,7 +130,7 @@ class Rule(NamedTuple):
         return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.harmless)
 
     def schema(self) -> dict[str, Any]:
-        """Describe the values that are taken; null is as nothing."""
+        """Describe the accepted values; null means absent."""
         if self.field is None:
             return {"enum": [*self.harmless, None]}
         return {"type": ["object", "null"], "properties": {self.field: {"enum": list(self.harmless)}}}
@@ -168,7 +167,7 @@ RESPONSES: Mapping[str, Rule] = {
 
 
 def read_request(body: bytes, form: type[R], rules: Mapping[str, Rule]) -> tuple[R, tuple[str, ...]]:
-    """Read a request; also names the parameters in it that have no effect. Null is as if it were left out.
+    """Read a request; also returns the parameters without effect. Null means absent.
 
     Raises:
         InvalidRequest: it does not fit, or asks for what cannot be given; the message names the parameter.

@@ -1,4 +1,4 @@
-"""Responses: what a client asks at `/v1/responses`, and the answer, whole or as events.
+"""Responses: the request of `/v1/responses` and its answer, whole or as events.
 
 A response is a run, and its id names it. `previous_response_id` continues the session of that run.
 """
@@ -50,7 +50,7 @@ Content = str | list[InputText | OutputText | RefusalContent | InputImage]
 
 
 class InputItem(msgspec.Struct):
-    """One item of the input: a message, or a call of a tool elsewhere, or what came of it."""
+    """One item of the input: a message, a tool call elsewhere, or its result."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
@@ -66,7 +66,7 @@ class Reasoning(msgspec.Struct):
 
 
 class ResponsesRequest(msgspec.Struct):
-    """What a client asks; `reading.py` says what becomes of everything else that it may send."""
+    """A request; `reading.py` handles all other parameters."""
 
     model: str
     input: str | list[InputItem]
@@ -172,7 +172,7 @@ class ResponseUsage(msgspec.Struct):
 
 
 class ShownResponse(msgspec.Struct, kw_only=True):
-    """A run, as far as it has come. What follows from no setting of a request has the value that says so."""
+    """A run as it is now. Fields that no setting of a request decides have neutral values."""
 
     id: str
     object: Literal["response"] = "response"

@@ -1,8 +1,7 @@
-"""Approvals in OpenClaw's words: a tool call that waits for an owner's word is one of its plugin approvals.
+"""Approvals in OpenClaw's shapes: a waiting tool call is one of its plugin approvals.
 
-Its clients know three kinds. Those of commands (`exec.approval.*`) are shown by some of them only, and have to be a
-command line, which a call of another tool is not; those of plugins are shown by all of them: a title, a text, a tool.
-So every call that waits is one of these, and there are none of the other kinds.
+Its clients know three kinds. Only some of them show approvals of commands (`exec.approval.*`), and those need a command
+line. All of them show approvals of plugins, with a title, a text and a tool. So every waiting call is of that kind.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ KIND = "plugin"
 ONCE, ALWAYS, DENY = "allow-once", "allow-always", "deny"
 DECISIONS = (ONCE, ALWAYS, DENY)
 NO_END_MS = 20 * 86_400_000
-"""How long a question without an end is shown before it is asked for anew. Clients drop a question at its end by a
-timer, and one of more than 24 days would end at once."""
+"""The shown life of an approval that never expires. Clients use a timer, and one of over 24 days ends at once."""
 _TITLE, _DESCRIPTION, _DETAIL = 80, 512, 16_384
 
 ShowKey = Callable[[str], str]
 
 
 class CallAsked(Answer, frozen=True, kw_only=True):
-    """What is asked."""
+    """The call that waits."""
 
     title: str
     description: str
@@ -41,20 +39,21 @@ class CallAsked(Answer, frozen=True, kw_only=True):
     session_key: str
     allowed_decisions: tuple[str, ...]
     detail: str | None = None
-    """More of the arguments, where the description has not all of them."""
+    """More of the arguments, if the description does not have all."""
 
 
 class ApprovalAsked(Answer, frozen=True, kw_only=True):
-    """A tool call waits for an owner's word, for OpenClaw's clients."""
+    """A tool call waits for approval, for OpenClaw's clients."""
 
     id: str
     request: CallAsked
     created_at_ms: int
     expires_at_ms: int
+    """Of a call that never expires, a time that moves on."""
 
 
 class ApprovalResolved(Answer, frozen=True, kw_only=True):
-    """A tool call no longer waits, for OpenClaw's clients; without a decision its time or its run is over."""
+    """A tool call no longer waits, for OpenClaw's clients; without a decision it expired or its run ended."""
 
     id: str
     ts: int
@@ -75,9 +74,10 @@ class Presentation(Answer, frozen=True, kw_only=True):
 
 
 class Resolver(Answer, frozen=True, kw_only=True):
-    """Who answered: a client of the gateway's, somebody in a chat, or the gateway, where it was allowed for good."""
+    """Who answered: a client, a person in a chat, or the gateway by an earlier `allow-always`."""
 
     kind: str
+    """`device`, `channel` or `system`."""
     id: str | None = None
 
 
@@ -90,6 +90,7 @@ class ApprovalSnapshot(Answer, frozen=True, kw_only=True):
     expires_at_ms: int
     presentation: Presentation
     status: str
+    """`pending`, `allowed`, `denied` or `expired`."""
     resolved_at_ms: int | None = None
     decision: str | None = None
     reason: str | None = None
@@ -97,7 +98,7 @@ class ApprovalSnapshot(Answer, frozen=True, kw_only=True):
 
 
 def asked(approval: Approval, show_key: ShowKey, now: int, lives_ms: int) -> ApprovalAsked:
-    """Show a call that waits; `lives_ms` is how long a question stands here, 0 for ever."""
+    """Show a waiting call; `lives_ms` is its life, 0 for ever."""
     return ApprovalAsked(
         id=approval.id,
         request=_request(approval, show_key),
@@ -107,7 +108,7 @@ def asked(approval: Approval, show_key: ShowKey, now: int, lives_ms: int) -> App
 
 
 def resolved(approval: Approval, show_key: ShowKey) -> ApprovalResolved:
-    """Show a call that was answered, or whose time is over."""
+    """Show a call that was answered or expired."""
     return ApprovalResolved(
         id=approval.id,
         ts=approval.answered_at or approval.created_at,
@@ -118,12 +119,12 @@ def resolved(approval: Approval, show_key: ShowKey) -> ApprovalResolved:
 
 
 def snapshot(approval: Approval, now: int, lives_ms: int) -> ApprovalSnapshot:
-    """Show an approval as it is now. Whether a call that was allowed was allowed for good is not told of it."""
+    """Show an approval as it is now. It does not show whether it was allow-once or allow-always."""
     request = msgspec.structs.asdict(_request(approval, str))
     shown = {name: request[name] for name in Presentation.__struct_fields__ if name != "kind"}
     return ApprovalSnapshot(
         id=approval.id,
-        url_path="/",  # the page shows what waits wherever one is on it
+        url_path="/",  # the page shows waiting calls everywhere
         created_at_ms=approval.created_at,
         expires_at_ms=_end(approval, now, lives_ms),
         presentation=Presentation(kind=KIND, **shown),
@@ -148,7 +149,7 @@ def _resolver(answered_by: str | None) -> Resolver | None:
     match (answered_by or "").split(" ", 1):
         case ["operator", *token_id]:
             return Resolver(kind="device", id=token_id[0] if token_id else OPERATOR_WORD)
-        case ["an", _]:  # by a command in the chat of a client
+        case ["an", _]:  # a command in the chat of a client
             return Resolver(kind="device")
         case [_, _]:
             return Resolver(kind="channel", id=answered_by)

@@ -1,12 +1,12 @@
-"""Pages that stay logged in: whether a device has signed this connection, and the token that is made for its key.
+"""Device tokens, by which OpenClaw's page stays logged in.
 
-A page keeps no token that somebody typed in, but one made for its device, which is a key pair in the browser. Such a
-token lets nobody in by itself: whoever brings it has to sign the nonce of the connection with the same key. It has no
-more rights than the connection that it was made on, and ends with the token that it was made from, its parent.
+A page does not keep the token that a person typed in. It keeps a token made for its device, which is a key pair in the
+browser. To log in with it, the page signs the nonce of the connection with that key. A device token has the rights of
+the connection that it was made on, and ends with the token it was made from, its parent.
 
-It is no random text, but follows from its parent, the device and a random salt. So the gateway, which keeps a hash of
-it, can tell it again to a tab that logs in by hand, and need not make another, which would log out all other tabs. What
-is kept must not help to guess an operator's token that a person thought up: what stands for that one is made slowly.
+A device token is derived from its parent, the device and a random salt. The gateway keeps only a hash, but can derive
+the token again for another tab that logs in by hand; a new token would log out the other tabs. The stored name of the
+operator's token is made by a slow hash, so that it does not help to guess that token.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ log = structlog.get_logger(__name__)
 
 _KEY_BYTES = 32
 _SLOWNESS = {"n": 2**14, "r": 8, "p": 1}
-"""What scrypt is told: 50 ms for each guess at an operator's token, and once for each process."""
+"""The cost of scrypt: 50 ms for a guess at an operator's token, and once for each process."""
 
 
 class ProvenDevice(NamedTuple):
-    """A device whose key has signed this connection, and what its page says of itself."""
+    """A device whose key has signed this connection, and its client."""
 
     id: str
     public_key: str
@@ -46,7 +46,7 @@ class ProvenDevice(NamedTuple):
 
 
 def prove(asked: Connect, nonce: str, now: int) -> ProvenDevice | None:
-    """Check a device's signature over this connection; None if there is none, or any of it is wrong."""
+    """Check a device's signature over this connection; None if it is missing or wrong."""
     device = asked.device
     if device is None or device.nonce != nonce or abs(now - (device.signed_at or 0)) > SIGNED_MS:
         return None
@@ -61,7 +61,7 @@ def prove(asked: Connect, nonce: str, now: int) -> ProvenDevice | None:
 
 
 def _read_base64(text: str | None) -> bytes:
-    """Read what came in the alphabet of addresses, without padding; nothing where it is something else."""
+    """Decode URL-safe base64 without padding; empty if it is not."""
     try:
         return base64.b64decode((text or "") + "==", altchars=b"-_")
     except (binascii.Error, ValueError):
@@ -69,7 +69,7 @@ def _read_base64(text: str | None) -> bytes:
 
 
 def _signed_texts(asked: Connect) -> tuple[str, str]:
-    """Write what OpenClaw's clients sign: the newer form also has what the device is."""
+    """Write the texts that OpenClaw's clients sign; the newer one has the kind of device too."""
     device, client = asked.device, asked.client
     assert device is not None
     scopes, token = ",".join(asked.scopes or ()), asked.brought.signed_token
@@ -80,7 +80,7 @@ def _signed_texts(asked: Connect) -> tuple[str, str]:
 
 
 def _plain(text: str | None) -> str:
-    """Write a name as it is signed: without spaces around it, and only the letters of ASCII made small."""
+    """Write a name as it is signed: stripped, and ASCII letters in lower case."""
     return "".join(letter.lower() if letter.isascii() else letter for letter in (text or "").strip())
 
 
@@ -97,7 +97,7 @@ def _is_signed(key: bytes, signature: bytes, text: str) -> bool:
 
 
 class DeviceTokenIssued(NamedTuple):
-    """A device token, its id, and when it was made."""
+    """A device token, its id, and its time."""
 
     id: str
     token: str
@@ -108,7 +108,7 @@ class DeviceTokenIssued(NamedTuple):
 
 
 class _Parent(NamedTuple):
-    """The token that others are made from: its name in their rows, and the secret that they follow from."""
+    """The parent of device tokens: its name in their rows, and the secret behind them."""
 
     id: str
     secret: bytes
@@ -122,7 +122,7 @@ class _Parent(NamedTuple):
 
 
 class Devices:
-    """Lets pages in by the tokens of their devices, and makes those."""
+    """Makes device tokens and finds their holders."""
 
     def __init__(self, store: Store, operator_token: str, clock: Clock) -> None:
         self._store = store
@@ -131,10 +131,10 @@ class Devices:
         self._operator: _Parent | None = None
 
     async def find(self, token: str, device: ProvenDevice | None) -> TokenHolder | None:
-        """Find whom a device token lets in: its own device, which has signed this connection, and nobody else."""
+        """Find the holder of a device token; only its own device, which has signed this connection, may use it."""
         if device is None:
             return None
-        operator = await self.operators_parent()  # first: nothing that takes time may come between the row and its use
+        operator = await self.operators_parent()  # first: nothing slow may come between the row and its use
         row = await self._store.device_token_by_digest(hash_token(token))
         if row is None or row.device_id != device.id or (row.is_of_operator and row.parent != operator):
             return None
@@ -147,9 +147,9 @@ class Devices:
     async def issue(
         self, holder: TokenHolder, token: str, device: ProvenDevice, origin: str
     ) -> DeviceTokenIssued | None:
-        """Give a device its token of the one that it has logged in with, with the rights of this connection.
+        """Give a device a token made from the one that it has logged in with.
 
-        None if it cannot be written now: then the page is logged in until it is loaded anew.
+        None if it cannot be stored now: the page is then logged in until it is reloaded.
 
         Raises:
             Unauthorized: the token was revoked meanwhile.
@@ -169,7 +169,7 @@ class Devices:
         return (await self._operators()).id
 
     async def is_stale(self, row: DeviceToken) -> bool:
-        """Whether it was made from an operator's token that is not, or no longer, this gateway's."""
+        """Whether it was made from an operator's token that is no longer valid here."""
         return row.is_of_operator and row.parent != await self.operators_parent()
 
     def _offered(self, parent: _Parent, holder: TokenHolder, device: ProvenDevice, origin: str) -> DeviceToken:
@@ -190,7 +190,7 @@ class Devices:
         )
 
     async def _kept(self, parent: _Parent, offered: DeviceToken) -> DeviceToken | None:
-        """Take what there is, without a write, if it is the same; None if the parent no longer counts."""
+        """Use the stored token without a write, if it is the same; None if the parent is revoked."""
 
         def digest_with(salt: str) -> str:
             return hash_token(parent.token(offered.device_id, salt))
@@ -203,7 +203,7 @@ class Devices:
         return await self._store.keep_device_token(offered, digest_with)
 
     async def _used(self, row: DeviceToken) -> DeviceToken | None:
-        """Note that one is used, where that is not known to the hour; None if it ended meanwhile."""
+        """Note the use of a token, once an hour; None if it ended meanwhile."""
         if not row.is_use_news(self._clock.now_ms()):
             return row
         try:
@@ -223,6 +223,6 @@ class Devices:
 
 
 def _seal(token: str) -> _Parent:
-    """Make of the operator's token what stands for it in rows, from which it can hardly be guessed."""
+    """Make the stored name of the operator's token, from which it can hardly be guessed."""
     sealed = hashlib.scrypt(token.encode("utf-8", "surrogatepass"), salt=b"device tokens", dklen=64, **_SLOWNESS)
     return _Parent(operators_parent(sealed[32:40].hex()), sealed[:32])

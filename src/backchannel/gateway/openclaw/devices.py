@@ -1,19 +1,18 @@
-"""Devices, in OpenClaw's words: the pages that stay logged in, and ending that.
+"""Devices in OpenClaw's words: pages that stay logged in, and logging them out.
 
-It calls a device paired that has a token of its own. Here it gets one by logging in, so none ever waits to be paired.
+OpenClaw calls a device with a token of its own paired. Here a device gets its token by logging in, so none ever waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 from backchannel.core.secrets.devices import DeviceToken
 from backchannel.core.text import quoted
 from backchannel.errors import TokenNotFound
 from backchannel.gateway.auth import PAIRING
-from backchannel.gateway.ws.connections import Call, Method
+from backchannel.gateway.calls import Call, method
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.shapes import Answer, SharedParams
 
@@ -67,10 +66,11 @@ class DeviceTokenRevoked(Answer, frozen=True, kw_only=True):
     revoked_at_ms: int
 
 
+@method("device.pair.list", TokenScope.ADMIN, part=PAIRING)
 async def device_pair_list(call: Call, params: SharedNoParams) -> DevicesListed:
-    """Lists the devices that stay logged in by a token of their own; none waits to be let in.
+    """Lists the devices that stay logged in by a token of their own.
 
-    One whose token was made from an operator's token that is no more gets in no longer, and is left out.
+    A device whose token was made from a former operator's token cannot log in, and is left out.
     """
     stored, known = await call.parts.store.device_tokens(), call.connections.devices
     rows = sorted([row for row in stored if not await known.is_stale(row)], key=lambda row: row.device_id)
@@ -80,7 +80,7 @@ async def device_pair_list(call: Call, params: SharedNoParams) -> DevicesListed:
 
 
 def _show(rows: Sequence[DeviceToken], connected: set[str | None]) -> PairedDevice:
-    """Show the tokens of one device, of which it has one for each token that somebody logged in with there."""
+    """Show the tokens of one device: one for each token that was used to log in on it."""
     first, last = min(rows, key=lambda row: row.created_at), max(rows, key=lambda row: row.used_at)
     return PairedDevice(
         device_id=last.device_id,
@@ -104,14 +104,16 @@ def _show(rows: Sequence[DeviceToken], connected: set[str | None]) -> PairedDevi
     )
 
 
+@method("device.pair.remove", TokenScope.ADMIN, part=PAIRING)
 async def device_pair_remove(call: Call, params: DeviceParams) -> DeviceRemoved:
-    """Revokes the tokens of a device and closes the connections that came in by them."""
+    """Revokes the tokens of a device and closes their connections."""
     await _remove(call, params.device_id)
     return DeviceRemoved(device_id=params.device_id)
 
 
+@method("device.token.revoke", TokenScope.ADMIN, part=PAIRING)
 async def device_token_revoke(call: Call, params: DeviceTokenParams) -> DeviceTokenRevoked:
-    """Does the same: a device has no other role than that of an operator."""
+    """Revokes the tokens of a device, as `device.pair.remove` does; `operator` is its only role."""
     if params.role != _ROLE:
         raise TokenNotFound(f"no device has a token of the role {quoted(params.role, 64)} (all are of {_ROLE})")
     await _remove(call, params.device_id)
@@ -121,25 +123,3 @@ async def device_token_revoke(call: Call, params: DeviceTokenParams) -> DeviceTo
 async def _remove(call: Call, device_id: str) -> None:
     if not await call.parts.store.remove_device(device_id):
         raise TokenNotFound(f"no device has the id {quoted(device_id, 80)} (device.pair.list shows those there are)")
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "device.pair.list",
-        SharedNoParams,
-        TokenScope.ADMIN,
-        device_pair_list,
-        "`{pending: [], paired: [{deviceId, publicKey, clientId?, platform?, browserOrigin?, role, roles, scopes, "
-        "createdAtMs, approvedAtMs, lastSeenAtMs, connected, tokens: [{role, scopes, createdAtMs, lastUsedAtMs}]}]}`",
-        part=PAIRING,
-    ),
-    Method("device.pair.remove", DeviceParams, TokenScope.ADMIN, device_pair_remove, "`{deviceId}`", part=PAIRING),
-    Method(
-        "device.token.revoke",
-        DeviceTokenParams,
-        TokenScope.ADMIN,
-        device_token_revoke,
-        "`{deviceId, role, revokedAtMs}`",
-        part=PAIRING,
-    ),
-)

@@ -1,7 +1,7 @@
-"""Cron jobs in OpenClaw's words: the one place that translates between its shape of a job and ours.
+"""Cron jobs between OpenClaw's shape and ours.
 
-Its clients write a schedule, what is done, and where the reply goes as objects, and a name instead of an id. What a
-job here cannot do is refused with what it can: run in the main session, run a command, post to an address.
+Its clients write a schedule, a payload and a delivery as objects, and a name instead of an id. A job here cannot run in
+the main session, run a command or post to an address: such requests are refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterator
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -20,24 +20,14 @@ from backchannel.config.schema_doors import UNIT_MS, CronDeliver, CronJob
 from backchannel.core.runs import MAX_RUN_S
 from backchannel.core.text import STORED_LIMIT, clean_name, quoted
 from backchannel.errors import InvalidRequest, InvalidSchedule
-from backchannel.wire.jobs import DeliveryPreview, DeliveryView, PayloadView, ScheduleView
+from backchannel.wire.jobs import DeliveryPreview, DeliveryView, JobSchedule, PayloadView
 from backchannel.wire.shapes import SharedParams
 
-MAX_EVERY_MS = 8_640_000_000_000_000
 _NOT_IN_AN_ID = re.compile(r"[^a-z0-9_.-]+")
 _ID_LENGTH = 64
 
 
 JobName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=STORED_LIMIT)]
-
-
-class ScheduleGiven(SharedParams, frozen=True, kw_only=True):
-    kind: str
-    at: str | None = None
-    every_ms: Annotated[int, Meta(ge=1, le=MAX_EVERY_MS)] | None = None
-    anchor_ms: int | None = None
-    expr: str | None = None
-    tz: str | None = None
 
 
 class PayloadGiven(SharedParams, frozen=True, kw_only=True):
@@ -56,18 +46,18 @@ class DeliveryGiven(SharedParams, frozen=True, kw_only=True):
     thread_id: str | int | None = None
 
 
-def read_given_schedule(given: ScheduleGiven) -> tuple[str, str | None]:
+def read_given_schedule(given: JobSchedule) -> tuple[str, str | None]:
     """Read a schedule as ours is written, and its time zone.
 
     Raises:
         InvalidRequest: it is of a kind that there is not here, or what its kind needs is missing.
     """
     match given:
-        case ScheduleGiven(kind="every", every_ms=int(every), anchor_ms=None):
+        case JobSchedule(kind="every", every_ms=int(every), anchor_ms=None):
             return _every(every), None
-        case ScheduleGiven(kind="cron", expr=str(expr)):
+        case JobSchedule(kind="cron", expr=str(expr)):
             return expr, given.tz
-        case ScheduleGiven(kind="at", at=str(at)):
+        case JobSchedule(kind="at", at=str(at)):
             return at, given.tz
     raise InvalidRequest(
         "schedule: expected {kind: every, everyMs} (counted from when the job is added), {kind: cron, expr, tz?} "
@@ -83,29 +73,29 @@ def _every(ms: int) -> str:
     return f"every {ms / UNIT_MS['s']}s"
 
 
-def show_schedule(job: CronJob) -> ScheduleView:
-    """Show when a job comes. Its five fields are shown as they are: reading those takes long."""
+def show_schedule(job: CronJob) -> JobSchedule:
+    """Show a schedule. Five fields are shown as they are, since parsing them is slow."""
     if len(job.schedule.split()) == 5:
-        return ScheduleView(kind="cron", expr=job.schedule, tz=job.tz)
+        return JobSchedule(kind="cron", expr=job.schedule, tz=job.tz)
     try:
         schedule = read_schedule(job.schedule, job.tz)
     except InvalidSchedule:  # this machine does not know its time zone
         schedule = read_schedule(job.schedule, None)
     if isinstance(schedule, Every):
-        return ScheduleView(kind="every", every_ms=schedule.interval)
+        return JobSchedule(kind="every", every_ms=schedule.interval)
     assert isinstance(schedule, Once)
-    return ScheduleView(kind="at", at=show_moment(schedule.at))
+    return JobSchedule(kind="at", at=show_moment(schedule.at))
 
 
 def show_name(job: CronJob) -> str:
-    """Show how lists call a job; older gateways let every name in."""
+    """Show the name of a job, cleaned if an older gateway accepted it."""
     if job.name is None or is_job_name(job.name):
         return job.name or job.id
     return clean_name(job.name, limit=STORED_LIMIT) or job.id
 
 
 def check_payload(given: PayloadGiven) -> None:
-    """Refuse what a job here does not do.
+    """Refuse a payload that jobs here cannot do.
 
     Raises:
         InvalidRequest
@@ -139,7 +129,7 @@ def check_session_target(target: str | None) -> None:
 
 
 def read_delivery(given: DeliveryGiven) -> CronDeliver | None:
-    """Read where a reply goes; `last` is nowhere, since nobody speaks to a job's session from outside.
+    """Read the address of a reply; `last` is none, since nobody speaks to a job's session from outside.
 
     Raises:
         InvalidRequest: the place is incomplete, or of a kind that there is not here.
@@ -163,7 +153,7 @@ def show_delivery(job: CronJob) -> DeliveryView:
 
 
 def preview_delivery(job: CronJob, channels: Collection[str]) -> DeliveryPreview:
-    """Tell in words where a job's reply goes, and whether that channel is among those there are."""
+    """Describe the address of a job's reply, and whether its channel exists."""
     if job.deliver is None:
         return DeliveryPreview(label="none", detail="the reply stays in the job's session")
     place = job.deliver
@@ -172,24 +162,24 @@ def preview_delivery(job: CronJob, channels: Collection[str]) -> DeliveryPreview
 
 
 def job_id_of(name: str) -> str:
-    """Make a job's id of its name: the same of the same, so that a request that is repeated adds nothing."""
+    """Make a job's id from its name, always the same, so that a repeated request adds nothing."""
     plain = _NOT_IN_AN_ID.sub("-", name.lower()).strip("-._")[:_ID_LENGTH]
     return plain or f"job-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def ids_of(id: str, count: int) -> Iterator[str]:
-    """Give an id, then the same with a number each, for jobs whose names are alike."""
+    """Give an id, then the same with numbers, for jobs of the same name."""
     yield id
     yield from (f"{id}-{n}" for n in range(2, count + 1))
 
 
 class JobPatch(SharedParams, frozen=True, kw_only=True):
-    """What `cron.update` changes; what is left out stays."""
+    """A change of a job; fields that are left out stay."""
 
     name: JobName | None = None
     enabled: bool | None = None
     agent_id: str | UnsetType | None = UNSET
-    schedule: ScheduleGiven | None = None
+    schedule: JobSchedule | None = None
     session_target: str | None = None
     payload: PayloadGiven | None = None
     delivery: DeliveryGiven | None = None
@@ -202,26 +192,14 @@ def changed(job: CronJob, patch: JobPatch) -> CronJob:
         InvalidRequest: it cannot be so.
     """
     check_session_target(patch.session_target)
-    if patch.name is not None:
-        job = msgspec.structs.replace(job, name=patch.name)
-    if patch.enabled is not None:
-        job = msgspec.structs.replace(job, enabled=patch.enabled)
-    if patch.agent_id is not UNSET:
-        job = msgspec.structs.replace(job, agent_id=patch.agent_id)
+    payload = patch.payload or PayloadGiven()
+    check_payload(payload)
+    given: dict[str, Any] = {"name": patch.name, "enabled": patch.enabled, "message": payload.message}
+    new = {name: value for name, value in given.items() if value is not None}
+    given = {"agent_id": patch.agent_id, "model": payload.model, "timeout_seconds": payload.timeout_seconds}
+    new |= {name: value for name, value in given.items() if value is not UNSET}
     if patch.schedule is not None:
-        schedule, tz = read_given_schedule(patch.schedule)
-        job = msgspec.structs.replace(job, schedule=schedule, tz=tz)
+        new["schedule"], new["tz"] = read_given_schedule(patch.schedule)
     if patch.delivery is not None:
-        job = msgspec.structs.replace(job, deliver=read_delivery(patch.delivery))
-    return job if patch.payload is None else _with_payload(job, patch.payload)
-
-
-def _with_payload(job: CronJob, given: PayloadGiven) -> CronJob:
-    check_payload(given)
-    if given.message is not None:
-        job = msgspec.structs.replace(job, message=given.message)
-    if given.model is not UNSET:
-        job = msgspec.structs.replace(job, model=given.model)
-    if given.timeout_seconds is not UNSET:
-        job = msgspec.structs.replace(job, timeout_seconds=given.timeout_seconds)
-    return job
+        new["deliver"] = read_delivery(patch.delivery)
+    return msgspec.structs.replace(job, **new)

@@ -1,9 +1,9 @@
-"""Sessions that clients make, write to and stop by their keys, as OpenClaw's clients do beside `chat.*`."""
+"""Sessions that OpenClaw's clients make, write to, stop and wake by key."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import UNSET, Meta
 from msgspec.structs import replace
@@ -22,16 +22,25 @@ from backchannel.gateway.addressing import (
     look_at,
     no_session,
 )
-from backchannel.gateway.fields import IdempotencyKey, Label, NothingAttached, digest_of, read_model, read_thinking
+from backchannel.gateway.calls import Call, method
+from backchannel.gateway.fields import (
+    IdempotencyKey,
+    Label,
+    NothingAttached,
+    digest_of,
+    read_content,
+    read_model,
+    read_thinking,
+)
 from backchannel.gateway.methods.chat import ChatSendParams, chat_send, start_run
-from backchannel.gateway.ws.connections import Call, Method
+from backchannel.triggers import hooks
 from backchannel.wire.answers import ChatStarted
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import SessionRow
 from backchannel.wire.shapes import Answer, SharedParams
 
 _REQUESTS = uuid.UUID("9d7a5c1e-3f5b-4a53-9a51-6a2a2f6f1d11")
-"""What ids that are made of a request's key are made in."""
+"""The namespace of session ids that are made from an idempotency key."""
 
 
 class SessionsCreateParams(SharedParams, frozen=True, kw_only=True):
@@ -76,13 +85,15 @@ class SessionAborted(Answer, frozen=True, kw_only=True):
     ok: bool
     aborted_run_id: str | None
     status: str
+    """`aborted` or `no-active-run`."""
 
 
+@method("sessions.create", TokenScope.WRITE)
 async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCreated:
-    """Makes a session, under the key given or a new one, and with a message starts its first run, in one commit.
+    """Makes a session, under the key given or a new one, and starts its first run if there is a message.
 
-    A session that is there is changed, as far as `sessions.patch` would. A request that comes again, with its
-    idempotency key, changes nothing, and hears what became of the session.
+    An existing session is changed as `sessions.patch` would change it; its `displayName` needs `operator.admin`. A
+    repeated request with the same idempotency key changes nothing and gets the session as it is now.
     """
     at = await _address(call, params)
     making = NewSession(
@@ -109,7 +120,7 @@ async def sessions_create(call: Call, params: SessionsCreateParams) -> SessionCr
 
 
 async def _address(call: Call, params: SessionsCreateParams) -> RequestAddress:
-    """Choose the session to make; a request that comes again, with its idempotency key, means the same one."""
+    """Choose the session to make; a repeated request means the same session."""
     if params.key is not None:
         return await address_to_make(call.parts, params.key, params.agent_id, params.idempotency_key)
     agent = call.parts.agents.default_id if params.agent_id is None else known_agent(call.parts, params.agent_id)
@@ -120,7 +131,7 @@ async def _address(call: Call, params: SessionsCreateParams) -> RequestAddress:
 
 
 async def _make(call: Call, params: SessionsCreateParams, at: RequestAddress, making: NewSession) -> ChatStarted | None:
-    """Make the session. Its first message is accepted with it: a crash leaves both or neither."""
+    """Make the session and accept its first message in one commit."""
     message, idempotency_key = params.message or params.task or "", params.idempotency_key
     digest = digest_of(call.holder.token_id, "sessions.create", at.key, params)
     sent = ChatSendParams(
@@ -137,8 +148,9 @@ async def _make(call: Call, params: SessionsCreateParams, at: RequestAddress, ma
     return await chat_send(call, replace(sent, idempotency_key=idempotency_key and f"{idempotency_key}/command"))
 
 
+@method("sessions.send", TokenScope.WRITE)
 async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:
-    """Sends a message to a session that is there, as `chat.send` does."""
+    """Sends a message to an existing session, as `chat.send` does."""
     parts = call.parts
     at = await address_for_message(parts, params.key, params.agent_id, params.idempotency_key)
     if not parts.scheme.is_main(at.key) and await parts.store.session(str(at.key)) is None:
@@ -156,10 +168,11 @@ async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:
     )
 
 
+@method("sessions.abort", TokenScope.WRITE)
 async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted:
-    """Stops the run that a session is working on, or the one named, which may still be queued.
+    """Stops the running run of a session, or the run named, which may still be queued.
 
-    A session that is idle, or that nobody has written to yet, has none: that is no error.
+    An idle session has none: that is no error.
     """
     at = await _whose_run(call, params)
     aborted = await call.parts.runtime.abort(str(at.key), params.run_id, expected_session_id=at.session_id)
@@ -171,7 +184,7 @@ async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted
 
 
 async def _whose_run(call: Call, params: AbortByKeyParams) -> RequestAddress:
-    """Find the session whose run is to be stopped, by its key or by the run."""
+    """Find the session of the run to stop, by its key or by the run."""
     if params.key is not None:
         return await address_for_message(call.parts, params.key, params.agent_id)
     if params.run_id is None:
@@ -182,21 +195,24 @@ async def _whose_run(call: Call, params: AbortByKeyParams) -> RequestAddress:
     return RequestAddress(SessionKey.stored(run.session_key))
 
 
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "sessions.create",
-        SessionsCreateParams,
-        TokenScope.WRITE,
-        sessions_create,
-        "`{ok, key, sessionId, entry, runStarted, runId?}`. To change the `displayName` of a session that is there "
-        "needs `operator.admin`. A repeated request changes nothing, and hears what became of the session",
-    ),
-    Method("sessions.send", SendByKeyParams, TokenScope.WRITE, sessions_send, "`{runId, status}`, as of `chat.send`"),
-    Method(
-        "sessions.abort",
-        AbortByKeyParams,
-        TokenScope.WRITE,
-        sessions_abort,
-        "`{ok, abortedRunId, status: aborted | no-active-run}`",
-    ),
-)
+class WakeParams(SharedParams, frozen=True, kw_only=True):
+    text: str
+    agent_id: str | None = None
+    session_key: str | None = None
+
+
+class AgentWoken(Answer, frozen=True, kw_only=True):
+    ok: bool
+    message_id: str
+    session_key: str
+
+
+@method("wake", TokenScope.WRITE)
+async def wake(call: Call, params: WakeParams) -> AgentWoken:
+    """Leaves a note in a session, by default the main one; the agent reads it with the next message."""
+    parts = call.parts
+    read_content(params.text, "text")
+    at = await address_for_message(parts, params.session_key or "main", params.agent_id)
+    note = hooks.wake_note(params.text, parts.clock.now_ms())
+    message_id = await parts.store.add_note(at.key, note, expected_session_id=at.session_id)
+    return AgentWoken(ok=True, message_id=message_id, session_key=parts.rows.key(str(at.key)))

@@ -1,7 +1,7 @@
-"""What runs have used, in the words of OpenClaw's page of usage.
+"""Usage of runs in the shapes of OpenClaw's usage page.
 
-A run is counted as the message that it answers, and as a reply unless it failed. Calls of tools are not counted, and a
-cost is known as a whole only: what these words have room for beyond that is zero.
+A run counts as the message that it answers, and as a reply unless it failed. Tool calls are not counted, and a cost is
+not split: those fields are zero.
 """
 
 from __future__ import annotations
@@ -32,16 +32,6 @@ class DayTotals(UsageTotals, frozen=True, kw_only=True, omit_defaults=False):
     date: str
     tokens: int
     cost: float
-
-
-class DayMessages(Answer, frozen=True, kw_only=True, omit_defaults=False):
-    date: str
-    total: int
-    user: int
-    assistant: int
-    tool_calls: int = 0
-    tool_results: int = 0
-    errors: int
 
 
 class DayActivity(Answer, frozen=True, kw_only=True, omit_defaults=False):
@@ -81,6 +71,10 @@ class MessageCounts(Answer, frozen=True, kw_only=True, omit_defaults=False):
     tool_calls: int = 0
     tool_results: int = 0
     errors: int
+
+
+class DayMessages(MessageCounts, frozen=True, kw_only=True, omit_defaults=False):
+    date: str
 
 
 class ToolTotals(Answer, frozen=True, kw_only=True, omit_defaults=False):
@@ -164,7 +158,7 @@ def show_totals(used: UsedSum) -> UsageTotals:
 
 
 def show_usage(session_id: str, used: UsedInTime) -> UsageOfSession:
-    """Show what a session has used."""
+    """Show the usage of a session."""
     return UsageOfSession(
         **_totals(used.total),
         session_id=session_id,
@@ -183,7 +177,7 @@ def show_usage(session_id: str, used: UsedInTime) -> UsageOfSession:
 
 
 def show_aggregates(sums: UsedBySession) -> UsageAggregates:
-    """Show what all sessions have used together."""
+    """Show the usage of all sessions together."""
     together = sums.together
     providers: dict[str, UsedSum] = {}
     for model, used in together.models.items():
@@ -247,7 +241,7 @@ def _models_of_days(used: UsedInTime) -> list[ModelOfDay]:
 
 
 def _split(model: str) -> tuple[str, str]:
-    """Split the name of a model; a run that no model has answered has none."""
+    """Split the name of a model; a run without an answer has none."""
     provider, _, name = model.partition("/")
     return provider or "unknown", name or provider or "unknown"
 

@@ -1,1 +1,1 @@
-"""The WebSocket door: connections, their frames, and how fast they may ask."""
+"""The WebSocket door: connections, frames, throttling."""

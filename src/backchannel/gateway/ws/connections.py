@@ -1,24 +1,16 @@
-"""What the connections of a gateway share, and what a method is: its parameters, its handler, and what that works on.
-
-To add a method: write its parameters and its handler in a file of `methods/`, add its line to that file's `METHODS`,
-and run `python docs/build/reference.py`.
-"""
+"""The open WebSocket connections of a gateway, and the requests that wait."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
-
-import msgspec
-from msgspec import Raw
+from typing import Protocol, TypeVar
 
 from backchannel.core.cluster.echoes import token_word
 from backchannel.core.facts import TokenEnded
-from backchannel.core.incoming_json import TooMuchJson, check_parts
-from backchannel.errors import Forbidden, InvalidRequest, ScopeMissing, ShuttingDown, Unavailable
+from backchannel.errors import ShuttingDown, Unavailable
 from backchannel.gateway.auth import Access, TokenHolder
 from backchannel.gateway.events.audiences import Subscriber
 from backchannel.gateway.events.subscriptions import Subscriptions
@@ -28,20 +20,18 @@ from backchannel.gateway.ws.peers import Peer
 from backchannel.gateway.ws.throttling import FailedAttempts
 from backchannel.runtime.events import Event, Hub
 from backchannel.wire.events import Shutdown, Tick
-from backchannel.wire.frames import KEEP_ALIVE_S, Policy, TokenScope, show_event_head
-from backchannel.wire.shapes import Params, SharedParams, bad_params
+from backchannel.wire.frames import KEEP_ALIVE_S, Policy, show_event_head
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Params)
 
 REFUSED, RESTARTING = 1008, 1012
 CLOSE_S = 1.0
-"""How long a close may take to get through."""
+"""The time limit of a close."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a connection may cost."""
+    """The limits of connections."""
 
     frame_bytes: int = 4 * 1024 * 1024
     first_frame_bytes: int = 64 * 1024
@@ -50,9 +40,9 @@ class Limits:
     requests_at_once: int = 256
     buffered_bytes: int = 16 * 1024 * 1024
     handshake_s: float = 10.0
-    """How long the headers of a request, or `connect`, may take to come."""
+    """The time limit for the headers of a request, or for `connect`."""
     request_s: float = 60.0
-    """How long a whole HTTP request may take to come."""
+    """The time limit for a whole HTTP request to arrive."""
     tick_s: float = KEEP_ALIVE_S
 
     @property
@@ -65,16 +55,16 @@ class Limits:
 
 
 class OpenConnection(Subscriber, Protocol):
-    """One WebSocket client, as far as the gateway knows all of them."""
+    """One WebSocket client."""
 
     @property
     def holder(self) -> TokenHolder | None:
-        """Who has connected; None before that."""
+        """The holder of its token; None before `connect`."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """How much memory waits for the client to read."""
+        """The bytes that wait for the client to read."""
         ...
 
     def close(self, code: int, reason: str) -> None:
@@ -107,11 +97,11 @@ class Connections:
 
     @property
     def holders(self) -> list[TokenHolder]:
-        """Those who have connected."""
+        """The holders of all connected tokens."""
         return [each.holder for each in self._open if each.holder is not None]
 
     def check_open(self) -> None:
-        """Refuse a connection that there is no place for.
+        """Refuse a connection if there is no place.
 
         Raises:
             ShuttingDown, Unavailable
@@ -156,7 +146,7 @@ class Connections:
                 connection.send_event(head, droppable=False)
 
     async def tick(self) -> None:
-        """Send clients a sign of life at a steady pace, and look whose token another gateway has ended unheard."""
+        """Send `tick` at a steady pace, and look for tokens that another gateway revoked."""
         clock = self.parts.clock
         while True:
             await clock.sleep(self.limits.tick_s)
@@ -177,7 +167,7 @@ class Connections:
                     await self._is_empty.wait()
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
-        """Close connections whose token ends, here or on another gateway; the function returned stops it."""
+        """Close connections whose token ends, here or on another gateway; the returned function stops it."""
         return hub.listen(self._on_ended, TokenEnded, elsewhere=True)
 
     def _on_ended(self, event: Event) -> None:
@@ -191,7 +181,7 @@ class Connections:
                 connection.close(REFUSED, "the token was revoked")
 
     async def _look_for_ended(self) -> None:
-        """Close connections whose token was ended by a gateway of which nothing was heard."""
+        """Close connections whose token another gateway revoked without being heard."""
         if not self.parts.runtime.duties.is_shared:
             return
         words = {token_word(holder.token_id, is_device=False) for holder in self.holders if not holder.is_issued}
@@ -201,9 +191,9 @@ class Connections:
 
 
 class OpenWaits:
-    """Requests that only wait. They are ended when their client is gone, or when the gateway stops.
+    """Requests that only wait. They end when their client is gone or the gateway stops.
 
-    Everything else that a handler does runs to its end, so that no change is left half reported.
+    All other work of a handler runs to its end, so that no change is half reported.
     """
 
     def __init__(self) -> None:
@@ -211,7 +201,7 @@ class OpenWaits:
         self._is_over = asyncio.Event()
 
     def check_open(self) -> None:
-        """Refuse what comes when the waits are over.
+        """Refuse a request after the end of the waits.
 
         Raises:
             ShuttingDown: nothing of it was begun.
@@ -255,101 +245,3 @@ class OpenWaits:
 
 def _stopping() -> ShuttingDown:
     return ShuttingDown("the gateway is stopping: ask again when it is back, what was accepted goes on then")
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request, as its handler sees it."""
-
-    parts: GatewayParts
-    connections: Connections
-    holder: TokenHolder
-    subscriber: Subscriber
-    waits: OpenWaits
-    answer_first: Callable[[object], None]
-    """Sends an answer before the last one, with the same id."""
-
-    @property
-    def subscriptions(self) -> Subscriptions:
-        return self.connections.subscriptions
-
-
-class Method(Generic[P]):
-    """One line of the method table."""
-
-    def __init__(
-        self,
-        name: str,
-        params: type[P],
-        scope: TokenScope,
-        handler: Callable[[Call, P], Awaitable[Any]],
-        answer: str,
-        *,
-        for_agents: bool = False,
-        for_nodes: bool = False,
-        is_open: bool = False,
-        part: str | None = None,
-    ) -> None:
-        self.name = name
-        self.params = params
-        self.scope = scope
-        self.handler = handler
-        self.answer = answer
-        self.for_agents = for_agents
-        """Whether an agent's token may call it; the handler keeps it to the token's own session."""
-        self.for_nodes = for_nodes
-        """Whether only nodes may call it; the handler keeps it to the node's own sessions."""
-        self.is_open = is_open
-        """Whether an operator needs no scope for it: it tells everybody the same, which is nothing."""
-        self.part = part
-        """The part of the scope admin that is enough for it: OpenClaw's clients then ask for no other scope."""
-        self._decode = msgspec.json.Decoder(params).decode
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether OpenClaw's gateway has it too: then parameters that are not known are ignored."""
-        return issubclass(self.params, SharedParams)
-
-    @property
-    def doc(self) -> str:
-        """What it does, in a sentence: the first line of its handler's docstring."""
-        return (self.handler.__doc__ or "").strip().partition("\n")[0]
-
-    def read_params(self, raw: Raw) -> P:
-        """Read a request's parameters.
-
-        Raises:
-            InvalidRequest: one is missing, of the wrong type, or unknown where that is not ignored; the message
-                names it.
-        """
-        body = bytes(raw) if raw else b"{}"
-        try:
-            check_parts(body)
-            return self._decode(b"{}" if body == b"null" else body)
-        except TooMuchJson as error:
-            raise InvalidRequest(f"{self.name}: {error}") from None
-        except msgspec.ValidationError as error:
-            raise bad_params(self.name, error, self.params) from None
-
-
-def check_allowed(holder: TokenHolder, method: Method[Any], methods: Mapping[str, Method[Any]]) -> None:
-    """Refuse a method that the token does not permit.
-
-    Raises:
-        Forbidden: an agent's token or a node may not call it, or only a node may.
-        ScopeMissing: the method needs a scope that was not granted.
-    """
-    if holder.node is not None:
-        if not method.for_nodes:
-            open_to_it = ", ".join(sorted(name for name, each in methods.items() if each.for_nodes))
-            raise Forbidden(f"a node may not call {method.name} (it may call {open_to_it})")
-    elif method.for_nodes:
-        raise Forbidden(f"{method.name} is for nodes (connect with the role node and a nodeId)")
-    elif holder.is_agent:
-        if not method.for_agents:
-            raise Forbidden(f"an agent's token may not call {method.name}")
-    elif not (method.scope in holder.scopes or method.is_open or method.part in holder.parts):
-        raise ScopeMissing(
-            f"{method.name} needs the scope {method.scope.value} (granted: {', '.join(holder.shown_scopes) or 'none'})",
-            scope=method.scope.value,
-        )

@@ -1,12 +1,12 @@
-"""TCP connections: accepting them, within the file descriptors there are, and who of them has logged in.
+"""TCP connections, limited by file descriptors, and whether each has logged in.
 
-A connection is a stranger's until it has shown a right token. Strangers have few places of their own. When these are
-taken, the oldest is closed, after a moment in which it could have shown its token. So strangers cannot keep anyone
-out: a newcomer always finds a place, and a client that has logged in keeps its own.
+A connection is a stranger's until it has shown a valid token. Strangers have few places. When these are taken, the
+oldest stranger is closed, after a moment in which it could have shown its token. So strangers cannot keep anyone out: a
+new client always finds a place, and a client that has logged in keeps its own.
 
-All together never take the descriptors that runs need for providers, deliveries and transcripts: where connections take
-them all, accepted runs fail with "too many open files". Connections beyond that wait in the system's own backlog. A
-server of asyncio would accept them all, and close those that it has no descriptors for.
+Connections never take the descriptors that runs need for providers, deliveries and transcripts. Otherwise accepted runs
+would fail with "too many open files". Further connections wait in the system's backlog. An asyncio server would accept
+them all, and close those without a descriptor.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from starlette.types import Scope
 log = structlog.get_logger(__name__)
 
 MOMENT_S = 0.25
-"""How long a stranger keeps its place at least: enough for a few round trips."""
+"""The shortest stay of a stranger: enough for a few round trips."""
 _CLOSED_AT_ONCE = 16
-"""How many are closed in one turn of the loop: closing also ends what each has begun, and others wait meanwhile."""
+"""The connections that one turn of the loop closes; others wait meanwhile."""
 _BETWEEN_S = 0.005
 
 
@@ -41,7 +41,7 @@ class Peer:
         self._peers = peers
 
     def unsent_bytes(self) -> int:
-        """How much was written and the other side has not taken yet."""
+        """The bytes that were written and not yet taken by the other side."""
         return 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
 
     def let_in(self) -> None:
@@ -52,7 +52,7 @@ class Peer:
 class Peers:
     """All TCP connections of one gateway.
 
-    `most` is how many there may be in all, `strangers` how many of those that have not logged in are kept.
+    `most` limits all connections, `strangers` those that have not logged in.
     """
 
     def __init__(self, *, strangers: int, most: int, moment_s: float = MOMENT_S) -> None:
@@ -74,7 +74,7 @@ class Peers:
         return len(self._strangers)
 
     def enter(self, transport: asyncio.Transport) -> Peer:
-        """Give a new connection its place, as a stranger."""
+        """Give a new connection a stranger's place."""
         peer = Peer(transport, asyncio.get_running_loop().time(), self)
         self._all[transport] = peer
         self._strangers[peer] = None
@@ -101,7 +101,7 @@ class Peers:
             await self._left.wait()
 
     def expect(self) -> None:
-        """Keep a place for a connection that is being opened, until `opened`."""
+        """Reserve a place for a connection that is being opened, until `opened`."""
         self._opening += 1
 
     def opened(self) -> None:
@@ -113,7 +113,7 @@ class Peers:
             self._trimming.cancel()
 
     def _trim_soon(self) -> None:
-        """Schedule closing the strangers beyond the limit, the oldest first, each after its moment."""
+        """Schedule the close of strangers over the limit, oldest first, each after its moment."""
         if self._trimming is None and len(self._strangers) > self._strangers_kept:
             loop = asyncio.get_running_loop()
             wait_s = next(iter(self._strangers)).came_at + self._moment_s - loop.time()
@@ -133,7 +133,7 @@ class Peers:
 
 
 def peer_of(scope: Scope) -> Peer | None:
-    """Find the connection that a request came by; None where another server than our own serves."""
+    """Find the connection of a request; None under another server than ours."""
     peer = scope.get("state", {}).get("peer")
     return peer if isinstance(peer, Peer) else None
 
@@ -146,11 +146,11 @@ def let_in(scope: Scope) -> None:
 
 _RESERVE = 256
 _MAC_LIMIT = 10_240
-"""What macOS permits where it says that there is no descriptor_limit."""
+"""The real limit on macOS when it reports none."""
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process open as many files as the system permits; returns how many."""
+    """Raise this process's limit of open files as far as the system permits; returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (hard, _MAC_LIMIT):
         if wanted == soft:
@@ -162,18 +162,18 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptor_limit() -> int:
-    """How many files this process may open."""
+    """The number of files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
 def descriptors_for_connections(descriptors: int) -> int:
-    """How many of them connections may have; the rest is a reserve: half of them where there are few."""
+    """The descriptors for connections; the rest, at most half, is a reserve."""
     return max(1, descriptors - min(max(_RESERVE, descriptors // 8), descriptors // 2))
 
 
 _ACCEPTED_AT_ONCE = 16
-"""How many are taken before others have their turn on the loop."""
+"""The connections that one turn of the loop accepts."""
 _PAUSE_S = 0.25
 
 

@@ -1,7 +1,7 @@
-"""Where a request comes from, and slowing down the addresses that bring many wrong tokens or signatures.
+"""Addresses of clients, and slowing down those with many wrong tokens or signatures.
 
-A door looks at what it is given first, and asks here only when that is wrong. So a right token or signature is never
-held up, whatever else comes from its address: behind a proxy, and on one machine, many share one.
+A door checks a credential first, and asks here only if it is wrong. So a valid token or signature is never slowed down
+by others of its address: behind a proxy, and on one machine, many clients share one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ log = structlog.get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 CREDENTIAL_FAILURES = 5
-"""How often one address may bring the same wrong credential within the window."""
+"""The allowed repetitions of one wrong credential by one address within the window."""
 ADDRESS_FAILURES = 20
-"""How many wrong ones of any kind."""
+"""The allowed wrong credentials of any kind."""
 WINDOW_S = 60.0
 MAX_REMEMBERED = 10_000
 
 
 class FailedAttempts:
-    """Counts what one kind of door refused, by address and credential and by address, for a minute.
+    """Counts the refusals of one kind of door for a minute, by address and by address and credential.
 
     `what` names it in the log, such as "login". Memory is bounded: the oldest are dropped first.
     """
@@ -73,21 +73,21 @@ class FailedAttempts:
 
 @dataclass(slots=True)
 class _Logged:
-    """When an address was last logged, and how often it failed since."""
+    """The last log line of an address, and its failures since."""
 
     at: float
     since: int = 0
 
 
 class _Times(Generic[K]):
-    """When the last few failures of each came."""
+    """The times of the last few failures."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
         self._times: OrderedDict[K, deque[float]] = OrderedDict()
 
     def add(self, key: K, now: float) -> float:
-        """Record one; returns how long to wait until another would be allowed, 0 if this one was."""
+        """Record a failure; returns the wait until the next would be allowed, 0 if this one was."""
         times = self._times.setdefault(key, deque(maxlen=self._allowed + 1))
         times.append(now)
         self._times.move_to_end(key)
@@ -98,7 +98,7 @@ class _Times(Generic[K]):
 
 
 def network_of(address: str) -> str:
-    """Take the addresses that one client can choose among as one: an IPv6 client has a whole /64."""
+    """Count the addresses that one client can choose from as one: an IPv6 client has a whole /64."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -117,7 +117,7 @@ LOCAL = "local"
 
 
 def address_of(connection: HTTPConnection) -> str:
-    """The address that a request comes from."""
+    """The address of a request's client."""
     return connection.client.host if connection.client else LOCAL
 
 
@@ -130,8 +130,8 @@ class Proxies:
     def client(self, address: str, forwarded: Sequence[str]) -> str:
         """Find the client's address, given the one that connects and the headers, in order.
 
-        Each proxy appends the address that connected to it. So the chain is read from its end for as long as those
-        who wrote it are trusted; what stands further to the front a client may have made up.
+        Each proxy appends the address that connected to it. So the chain is read from its end while its writers are
+        trusted; a client may have made up the rest.
         """
         hops = [hop.strip() for header in forwarded for hop in header.split(",")]
         while hops and self._trusts(address):

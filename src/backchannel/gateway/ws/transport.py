@@ -1,12 +1,11 @@
 """The two protocols under uvicorn: HTTP with limits, WebSocket with fewer writes.
 
-Nothing else bounds what comes before a request has been read: uvicorn keeps however many headers there are, and waits
-for their end without limit. So a client that sends too many, or does not finish, is disconnected here. A client's
-mistakes are logged at debug level.
+Uvicorn limits neither the number of headers nor the time for them. So a client that sends too many, or does not finish,
+is disconnected here. A client's mistakes are logged at debug level.
 
-On WebSocket, what is written in one turn of the event loop is sent in one piece. Each write is a system call, and each
-system call lets the threads of the database take over for a moment. A run sends some five frames to its client, most of
-them together with those of other runs; joined, they cost a sixth of the calls.
+On WebSocket, the writes of one turn of the event loop are joined. Each write is a system call, which lets the threads
+of the database take over for a moment. A run sends some five frames to its client; joined with those of others, they
+cost a sixth of the calls.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 HEAD_BYTES = 64 * 1024
-"""How much may come before the body of a request."""
+"""The most bytes before the body of a request."""
 LINE_BYTES = 8 * 1024
-"""How long one line of it may be."""
+"""The longest line of them."""
 _LONG_HEAD = f"headers have at most {HEAD_BYTES} bytes, and a line of them {LINE_BYTES}"
 _JOINED_BYTES = 64 * 1024
 _LINGER_S = 1.0
-"""How long a connection that is closed is waited for until it has taken what was written."""
+"""The time a closed connection has to take what was written."""
 _CLOSE_S = 2.0
-"""How long a WebSocket client may take to answer a close frame."""
+"""The time a WebSocket client has to answer a close frame."""
 _INVALID_TEXT = 1007
 
 
 class _DebugLogger(logging.Logger):
-    """Uvicorn's own logger, with its warnings, all of which any client can cause, at debug level."""
+    """Uvicorn's logger with its warnings, which any client can cause, at debug level."""
 
     def __init__(self) -> None:
         super().__init__("uvicorn.error", logging.WARNING)
@@ -54,7 +53,7 @@ _debug_logger = _DebugLogger()
 
 
 class _Refused(Exception):
-    """The head of a request is over a limit; ends the parsing of it."""
+    """The head of a request is over a limit; it ends the parsing."""
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -62,12 +61,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _ends = 0
-    """How often the headers or the body of a request have come to their end."""
+    """The number of finished headers and bodies."""
     _is_in_head = True
     _head_bytes = 0
-    """How much has come since the last end."""
+    """The bytes since the last end."""
     _fields_bytes = 0
-    """How long the headers are that have been read of a request."""
+    """The bytes of the headers read so far."""
     _is_refused = False
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -142,7 +141,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._end(status, reason)
 
     def _end(self, status: HTTPStatus, reason: str) -> None:
-        """Answer what is not taken in, and close."""
+        """Answer a refused request, and close."""
         self._is_refused = True
         if self._ends_with_answer():
             return
@@ -155,7 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._set_deadline(_LINGER_S)
 
     def _ends_with_answer(self) -> bool:
-        """Let an earlier request be answered first, and say whether one is; one that came by half is ended."""
+        """Whether an earlier request is still answered; a half-received one is ended."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return False
@@ -170,7 +169,7 @@ class HttpProtocol(HttpToolsProtocol):
         return cycle.response_started
 
     def _discard(self, data: bytes) -> None:
-        """Read a little more of a refused request: its answer would be lost if the connection were cut at once."""
+        """Read a little more of a refused request, since cutting the connection at once would lose the answer."""
         self._head_bytes += len(data)
         if self._head_bytes > 4 * HEAD_BYTES:
             self.transport.abort()
@@ -190,7 +189,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class JoinedWrites:
-    """A transport whose writes are sent together at the end of the turn, and which is closed in bounded time."""
+    """A transport that joins the writes of a turn, and closes in bounded time."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -276,7 +275,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.transport.abort()  # it does not even read: what was written will never be taken
 
     def _refuse_handshake(self) -> None:
-        """Answer a handshake that cannot be read; uvicorn would wait for one that can."""
+        """Answer an unreadable handshake; uvicorn would wait for another."""
         log.debug("a bad request", reason=str(self.conn.handshake_exc))
         answer = b"".join(self.conn.data_to_send())
         self.transport.write(answer or b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")

@@ -1,12 +1,12 @@
-"""WebSocket connections: framing, the handshake, dispatch, and the queue of what is to be sent.
+"""WebSocket connections: frames, the handshake, dispatch, and the send queue.
 
-A connection is served by two tasks. The reader takes frames, answers the handshake, and starts a task per request, so
-that a waiting `agent.wait` holds up nothing. The writer sends what is queued. When a client is gone its waits end;
-everything else that its requests began goes on to its end.
+A connection has two tasks. The reader takes frames, answers the handshake, and starts a task for each request, so that
+`agent.wait` blocks nothing. The writer sends the queue. When a client is gone its waits end; all other work of its
+requests goes on.
 
-Sending only queues, so events never wait for a slow client. When too much waits, deltas are left out first (the gap in
-`seq` shows it), and when that is not enough the connection is closed. A client that reads is not closed for much that
-comes at once. What counts is the memory: that of the queue, and what the transport has not got rid of.
+Sending only queues, so events never wait for a slow client. When the queue is too large, deltas are dropped first (the
+gap in `seq` shows it), and then the connection is closed. A client that reads is not closed for a burst. The limit is
+memory: the queue, and the bytes that the transport has not sent.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from backchannel.errors import (
 )
 from backchannel.gateway.addressing import check_agent
 from backchannel.gateway.auth import NodeSays, TokenHolder
+from backchannel.gateway.calls import Call, check_allowed
 from backchannel.gateway.openclaw.device_login import DeviceTokenIssued, ProvenDevice, prove
-from backchannel.gateway.openclaw.forwarding import OPENCLAW
+from backchannel.gateway.openclaw.lines import OPENCLAW
 from backchannel.gateway.table import CAPABILITIES, EVENTS, METHODS, NODE_EVENTS
-from backchannel.gateway.ws.connections import CLOSE_S, REFUSED, Call, Connections, OpenWaits, check_allowed
+from backchannel.gateway.ws.connections import CLOSE_S, REFUSED, Connections, OpenWaits
 from backchannel.gateway.ws.peers import Peer
 from backchannel.triggers.nodes import choose_node
 from backchannel.version import PROTOCOL_VERSION, __version__
@@ -67,7 +68,7 @@ log = structlog.get_logger(__name__)
 
 PROTOCOL_ERROR, TOO_BIG = 1002, 1009
 _ENTRY_BYTES = 80
-"""What a frame's place in the queue takes."""
+"""The memory of a frame's place in the queue."""
 
 
 async def serve_connection(
@@ -80,9 +81,9 @@ async def serve_connection(
     origin: str | None = None,
     refusal: GatewayError | None = None,
 ) -> None:
-    """Serve one accepted connection until it ends; with a `refusal` that is all that its first request hears.
+    """Serve one accepted connection until it ends; a `refusal` is the answer to its first request.
 
-    One with an `origin` is that of a page.
+    A connection with an `origin` is a page's.
     """
     connection = WebSocketConnection(connections, address, receive, send, peer, origin, refusal)
     connections.enter(connection)
@@ -138,7 +139,7 @@ class WebSocketConnection:
 
     @property
     def held_bytes(self) -> int:
-        """How much memory waits for the client to read."""
+        """The bytes that wait for the client to read."""
         return self._out.held_bytes
 
     def send_event(self, head: str, *, droppable: bool) -> None:
@@ -200,7 +201,7 @@ class WebSocketConnection:
     # The handshake
 
     async def _greet(self, message: Message) -> TokenHolder | None:
-        """Answer the first frame; None means that the client was refused."""
+        """Answer the first frame; None if the client was refused."""
         id, code = None, REFUSED
         try:
             frame = self._read_frame(message, self._connections.limits.first_frame_bytes)
@@ -247,7 +248,7 @@ class WebSocketConnection:
         return self._as_node(holder, asked) if asked.role == "node" else holder
 
     async def _admit(self, asked: Connect) -> TokenHolder:
-        """Let a client in by the token of its device or another, with the scopes that it asks for."""
+        """Log a client in by its device token or another, with the scopes that it asks for."""
         devices, brought = self._connections.devices, asked.brought
         proven = self._prove(asked)
         if brought.device_token and (known := await devices.find(brought.device_token, proven)) is not None:
@@ -261,13 +262,13 @@ class WebSocketConnection:
         return holder if self._issued is None else replace(holder, device_token=self._issued.id)
 
     def _prove(self, asked: Connect) -> ProvenDevice | None:
-        """Check the signature of a device where something depends on it."""
+        """Check the signature of a device, if it matters."""
         if asked.role != "operator" or not (self._origin or asked.brought.device_token):
             return None
         return prove(asked, self._nonce, self._connections.parts.clock.now_ms())
 
     def _as_node(self, holder: TokenHolder, asked: Connect) -> TokenHolder:
-        """Authenticate a node: by a token that is bound to its session, or by an operator's that may write."""
+        """Authenticate a node by a token bound to its session, or by an operator's token that may write."""
         scheme = self._connections.parts.scheme
         bound = None if holder.session_key is None else SessionKey.parse(holder.session_key)
         if bound is None and TokenScope.WRITE not in holder.scopes:
@@ -341,7 +342,7 @@ class WebSocketConnection:
             answer_first=lambda payload: self._out.send(show_answer(request.id, payload)),
             waits=self._waits,
         )
-        return await method.handler(call, method.read_params(request.params))
+        return await method(call, method.read_params(request.params))
 
 
 def _read_connect(request: Request) -> Connect:
@@ -360,9 +361,9 @@ def _unknown_method(name: str) -> UnknownMethod:
 
 
 class OutgoingFrames:
-    """What waits to be sent to one client, in order, within a limit.
+    """The send queue of one client, within a limit.
 
-    `unsent` gives how much was written and the client has not taken yet.
+    `unsent` gives the bytes that were written and not yet taken by the client.
     """
 
     def __init__(self, send: Send, limit: int, unsent: Callable[[], int] = lambda: 0) -> None:
@@ -371,7 +372,7 @@ class OutgoingFrames:
         self._limit = limit
         self._unsent = unsent
         self._frames: deque[tuple[str, int, bool]] = deque()
-        """Each with the memory that it takes, and whether it may be left out."""
+        """Frames with their size, and whether each may be dropped."""
         self._size = 0
         self._seq = 0
         self._wake = asyncio.Event()
@@ -382,7 +383,7 @@ class OutgoingFrames:
 
     @property
     def held_bytes(self) -> int:
-        """How much memory waits for the client."""
+        """The bytes that wait for the client."""
         return self._size + self._unsent()
 
     def send(self, frame: str) -> None:
@@ -390,24 +391,24 @@ class OutgoingFrames:
         self._queue(frame, droppable=False)
 
     def send_event(self, head: str, *, droppable: bool) -> None:
-        """Queue an event under its own number; one that is left out keeps its number, so that the gap shows."""
+        """Queue an event under its own number; a dropped one keeps its number, so that the gap shows."""
         self._seq += 1
         self._queue(number_event(head, self._seq), droppable=droppable)
 
     def close(self, code: int, reason: str) -> None:
-        """Close after what is queued."""
+        """Close after sending the queue."""
         if self._closing is None:
             self._closing = (code, reason)
             self._wake.set()
 
     def stop(self) -> None:
-        """Take nothing more: the connection has ended."""
+        """Accept nothing more: the connection has ended."""
         self._is_stopped = True
         self._frames.clear()
         self._size = 0
 
     async def write(self) -> None:
-        """Send what is queued until the connection is to be closed."""
+        """Send the queue until the connection closes."""
         self._writer = asyncio.current_task()
         try:
             while True:
@@ -426,7 +427,7 @@ class OutgoingFrames:
             self.done.set()
 
     async def send_close(self) -> None:
-        """Send the close frame, if a close was asked for; a client that does not read is not waited for."""
+        """Send the close frame, if asked for, without waiting for a client that does not read."""
         if self._closing:
             code, reason = self._closing
             with suppress(TimeoutError, OSError):
@@ -462,5 +463,5 @@ class OutgoingFrames:
 
 
 def _short(reason: str) -> str:
-    """Cut a close reason to what a close frame can hold."""
+    """Cut a close reason to the size of a close frame."""
     return reason.encode()[:120].decode(errors="ignore")

@@ -1,7 +1,7 @@
-"""`sessions.patch`: changing a session's settings.
+"""Settings of a session: `sessions.patch`.
 
-How a session is called and looks, and what it answers with, may be changed by whoever may write to it, who may archive
-it too. What decides where its words go is the administrator's, as in OpenClaw's gateway.
+A client that may write may change the name, look, model and levels of a session, and may archive it. Settings that
+decide where its messages go need the scope admin, as in OpenClaw's gateway.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from backchannel.core.sessions import SessionPatch
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, MainSessionKept, ScopeMissing
 from backchannel.gateway.addressing import check_agent, resolve
+from backchannel.gateway.calls import Call, method
 from backchannel.gateway.fields import Label, read_model, read_thinking
 from backchannel.gateway.methods.sessions import changed
-from backchannel.gateway.ws.connections import Call, Method
 from backchannel.wire.answers import SessionPatched
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.shapes import SharedParams, encoded_name
@@ -57,8 +57,17 @@ class SessionsPatchParams(SharedParams, frozen=True, kw_only=True):
     inherited_tool_deny: Any = None
 
 
+@method("sessions.patch", TokenScope.WRITE)
 async def sessions_patch(call: Call, params: SessionsPatchParams) -> SessionPatched:
-    """Changes a session's settings, and makes it if it is new; null clears a setting."""
+    """Changes a session's settings, and makes the session if it is new; null clears a setting.
+
+    `displayName`, `sendPolicy`, `verboseLevel` and `elevatedLevel` need `operator.admin`. Archiving stops the session's
+    run and keeps its transcript. The `verboseLevel` `full` is stored as `on`.
+
+    Other settings of OpenClaw's clients, such as `pinned`, `unread`, `icon`, `color`, `fastMode`, `reasoningLevel`,
+    `traceLevel`, `responseUsage` and `elevatedLevel`, are accepted and have no effect. Limits of tools, such as
+    `permissionMode`, are refused, since nothing here would enforce them.
+    """
     parts = call.parts
     _check_scope(call, params)
     _check_nothing_is_pretended(params)
@@ -81,13 +90,13 @@ async def sessions_patch(call: Call, params: SessionsPatchParams) -> SessionPatc
     expected = params.expected_session_id or resolved.session_id
     session = await parts.store.patch_session(resolved.key, change, expected_session_id=expected)
     if params.archived is True:
-        # The one that was changed just now, and no other: this is a commit of its own.
+        # A commit of its own: it must not archive a session that took the key meanwhile.
         session = await parts.runtime.delete(resolved.key, expected_session_id=session.session_id)
     return await changed(call, session)
 
 
 def _check_scope(call: Call, params: SessionsPatchParams) -> None:
-    """Refuse what only an administrator may change.
+    """Refuse settings that need the scope admin.
 
     Raises:
         ScopeMissing: nothing was changed.
@@ -101,7 +110,7 @@ def _check_scope(call: Call, params: SessionsPatchParams) -> None:
 
 
 def _check_nothing_is_pretended(params: SessionsPatchParams) -> None:
-    """Refuse limits of what a session's tools may do: whoever sets one here would believe that it is kept.
+    """Refuse limits of tools, which nothing here would enforce.
 
     Raises:
         InvalidRequest: one is given.
@@ -124,18 +133,3 @@ async def _check_archiving(call: Call, params: SessionsPatchParams, key: Session
                 "archived: an archived session does not come back (a message to its key starts a new one)",
                 param="archived",
             )
-
-
-METHODS: tuple[Method[Any], ...] = (
-    Method(
-        "sessions.patch",
-        SessionsPatchParams,
-        TokenScope.WRITE,
-        sessions_patch,
-        "`{ok, key, entry}`. `displayName`, `sendPolicy`, `verboseLevel` and `elevatedLevel` need `operator.admin`; "
-        "whoever may write may archive, which stops the session's run and keeps its transcript. `full` is stored as "
-        "`on`. What OpenClaw's clients set besides, such as `pinned`, `unread`, `icon`, `color`, `fastMode`, "
-        "`reasoningLevel`, `traceLevel`, `responseUsage` or `elevatedLevel`, is accepted and has no effect; limits of "
-        "what tools may do, such as `permissionMode`, are refused, since nothing here would keep them",
-    ),
-)
