@@ -1,1 +1,1 @@
-
+"""The gateway: its doors, their methods and events."""

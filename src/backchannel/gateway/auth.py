@@ -1,8 +1,8 @@
 """Access: tokens and their holders, the caller of a tool, and foreign pages.
 
-A token is the operator's (configured, or made at first start and kept in the state folder), a stored operator token
-with fewer scopes, or an agent's, which is bound to one session. Stored tokens are kept only as SHA-256 hashes. A token
-comes in the `Authorization` header or the connect frame, never in a query. No log or error shows one.
+The operator's token is configured, or made at first start and kept in the state folder. There are stored operator
+tokens with fewer scopes, and agents' tokens, each bound to one session. Stored tokens are kept only as SHA-256 hashes.
+A token comes in the `Authorization` header or the connect frame, never in a query. No log or error shows one.
 
 The token decides who calls a tool; an argument never does. With an operator's token the caller is the operator, or the
 session named, under its own visibility, policy and sandbox. An agent's token calls only as its own session.

@@ -1,4 +1,4 @@
-"""Methods and calls: the parameters, handler and scope of a method, and one request to it.
+"""Methods of the protocol, and calls of them.
 
 To add a method, write its parameters and its handler in a file of `methods/` and put `@method(...)` on the handler.
 Then run `make reference`. The page shows the handler's docstring and the type that it returns.

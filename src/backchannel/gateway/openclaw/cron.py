@@ -1,4 +1,4 @@
-"""Cron jobs: one job, changing it, its runs, and how many there are, as OpenClaw's clients ask."""
+"""OpenClaw's further methods for cron jobs: get, update, status, runs."""
 
 from __future__ import annotations
 

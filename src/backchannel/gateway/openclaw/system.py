@@ -1,4 +1,4 @@
-"""The gateway's process and machine, its log and its settings, as OpenClaw's clients ask for them."""
+"""The gateway's machine, log and settings, for OpenClaw's clients."""
 
 from __future__ import annotations
 

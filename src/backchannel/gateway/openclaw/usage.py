@@ -1,4 +1,4 @@
-"""Usage and cost of runs, by day, model and session, as OpenClaw's clients ask for them.
+"""Usage and cost of runs by day, model and session, for OpenClaw's clients.
 
 A run counts on the UTC day on which it was accepted.
 """
