@@ -1,4 +1,4 @@
-"""How the gateway is: what is wrong with it now, in one table of checks.
+"""The condition of the gateway: its present problems, in one table of checks.
 
 A problem is something that an operator can do something about. Only one of them, `storage`, keeps messages from being
 accepted; with any other the gateway works and is *degraded*. A new check is a function in `CHECKS`, or in `_COUNTED` if

@@ -309,9 +309,9 @@ class Store:
     ) -> Self:
         """Open the database of a URL, creating it if there is none.
 
-        `writes_files` says whether transcripts are also files. For several gateways on one database, `member` describes
-        this one to the others, `lease_s` is how long they wait for a sign of life, and `locks_rows` says that all of
-        them lock rows.
+        `writes_files` says whether transcripts are also files. The rest is for several gateways on one database.
+        `member` describes this one to the others. `lease_s` is how long they wait for a sign of life. `locks_rows` says
+        that all of them lock rows.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
