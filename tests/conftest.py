@@ -33,7 +33,7 @@ def _listen_to_ctrl_c() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     with imports.without_garbage_collection():
-        imports.import_own_share(session.config)
+        imports.compile_own_share(session.config)
         return (yield)
 
 

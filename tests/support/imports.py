@@ -7,14 +7,15 @@ each begins with files of its own, and finds those of the others in `__pycache__
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 
 
 def keep_compiled() -> None:
@@ -23,17 +24,28 @@ def keep_compiled() -> None:
     sys.dont_write_bytecode = False
 
 
-def import_own_share(config: pytest.Config) -> None:
-    """Import this worker's share of the files in the folders whose tests are to be run."""
+def compile_own_share(config: pytest.Config) -> None:
+    """Compile this worker's share of the files in the folders whose tests are to be run.
+
+    They are not imported yet: the order of imports is the same in all workers, and so is that of the tests.
+    """
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is None:
         return
     files = sorted(file for folder in config.args for file in (config.rootpath / folder).rglob("test_*.py"))
     own = int(worker["workerid"].removeprefix("gw"))
     for file in files[own :: worker["workercount"]]:
-        # What cannot be imported is tried again, and reported, when it is collected.
-        with suppress(Exception, pytest.skip.Exception):
-            importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
+        with suppress(OSError, SyntaxError):  # it is told when the file is collected
+            _compile(file, config)
+
+
+def _compile(file: Path, config: pytest.Config) -> None:
+    """Do what pytest does when it imports a file of tests, but for the import."""
+    folder = rewrite.get_cache_dir(file)
+    compiled = folder / (file.stem + rewrite.PYC_TAIL)
+    if rewrite._read_pyc(file, compiled) is None and rewrite.try_makedirs(folder):
+        stat, code = rewrite._rewrite_test(file, config)
+        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, stat, compiled)
 
 
 @contextmanager
