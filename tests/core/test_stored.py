@@ -29,7 +29,8 @@ READS_DOORS = {"core/policy/inbound.py", "core/stored.py"}
 for found in pkgutil.walk_packages([str(SOURCE)], "backchannel."):
     if found.name.split(".")[1] in STORES:
         importlib.import_module(found.name)
-KINDS = [form for form in FORMS if form.kind.__module__ != __name__]
+# Sorted: forms are in the order of imports, which is not the same in all processes that collect tests.
+KINDS = sorted((form for form in FORMS if form.kind.__module__ != __name__), key=lambda form: str(form.kind))
 
 
 def sample(shape: inspect.Type) -> Any:
