@@ -1,7 +1,7 @@
 """Inbound events: each becomes a run, a note, a command, or nothing, in one unit.
 
-The rules are in `core/policy/inbound.py`, the unit is in the store. This joins them with the settings of the channel
-and the parts of the gateway. The channel itself checks who may post to it.
+The rules are in `core/policy/inbound.py`, the unit is in the store. This module connects them with the settings of the
+channel and the parts of the gateway. The channel itself checks who may post to it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOOK_AGAIN_S = 0.1
 
 
 class Inbound:
-    """Takes what channels hand in."""
+    """Handles the events that channels hand in."""
 
     def __init__(
         self, parts: Parts, runtime: Runtime, channels: Channels, commands: ChatCommands, files: ReceivedFiles
@@ -60,26 +60,23 @@ class Inbound:
         self._routing = RoutingRules(parts.scheme, session.identity_links, parts.config.bindings)
 
     async def post(self, channel: str, body: bytes, headers: Mapping[str, str]) -> object:
-        """Hand over what was posted to a channel; returns what it answers.
+        """Pass a post to a channel; returns the channel's answer.
 
-        Raises:
-            NotFound: there is no such channel, or it takes no posts.
-            BadSignature: it does not come from the channel's platform.
-            InvalidRequest: it is no event, or one for another channel, or too old.
-            Unavailable: nothing was taken, and it may be posted again.
+        Raises: NotFound: there is no such channel, or it takes no posts. BadSignature: it does not come from the
+            channel's platform. InvalidRequest: it is no event, is for another channel, or is too old. Unavailable:
+            nothing was stored, and it may be posted again.
         """
         return await self._find(channel).post(body, headers, self.taker(channel))
 
     def taker(self, channel: str, taken: Callable[[], None] = lambda: None) -> InboundTaker:
-        """Give what a channel hands in to; `taken` is called after each event, which shows that the channel is up."""
+        """Return the object that a channel hands its events to. `taken` is called after each: the channel is up."""
         return _Taker(self, self._parts, channel, taken)
 
     async def receive(self, channel: str, event: InboundEvent, files: Sequence[IncomingFile] = ()) -> InboundAnswer:
         """Handle an event that came over a channel, with its files, once for each message id.
 
-        Raises:
-            InvalidRequest: it names another channel, is too old, or lacks an id.
-            Unavailable: nothing was taken, and it may be handed in again.
+        Raises: InvalidRequest: it names another channel, is too old, or lacks an id. Unavailable: nothing was stored,
+            and it may be handed in again.
         """
         return await self.taker(channel)(event, files)
 
@@ -124,7 +121,7 @@ class Inbound:
         return self._commands.with_model(command, agent) if isinstance(command, Command) else command
 
     async def _attached(self, arrival: Arrival, channel: Channel, files: Sequence[IncomingFile]) -> tuple[Block, ...]:
-        """Take the files of a message that is new and will stand in a transcript; of no other are they fetched."""
+        """Fetch the files of a message, if it is new and will be in a transcript."""
         expected = await self._parts.store.judge_inbound(arrival)
         if expected is None or expected.verdict not in (Verdict.ANSWER, Verdict.RECORD):
             return lines_for(files)
@@ -137,7 +134,7 @@ class Inbound:
 
 
 class _Taker:
-    """Takes what comes over one channel."""
+    """Handles the events of one channel."""
 
     def __init__(self, inbound: Inbound, parts: Parts, channel: str, taken: Callable[[], None]) -> None:
         self._inbound = inbound
@@ -162,7 +159,7 @@ class _Taker:
         )
 
     async def moved(self, account_id: str, chat_id: str, to: str) -> None:
-        """Let everything of a chat follow it to another id; the same again changes nothing."""
+        """Move everything of a chat to its new id. The same call again changes nothing."""
         if not chat_id or not 0 < len(to) <= MAX_KEY_LENGTH:
             raise InvalidRequest(f"to: expected the id of a chat, 1 to {MAX_KEY_LENGTH} characters", param="to")
         await self._parts.store.move_chat(self._channel, account_id, chat_id, to)

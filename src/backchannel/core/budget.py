@@ -30,18 +30,18 @@ LINE_TOKENS = 64
 """One line of ours, with its header."""
 
 _HEADER_TOKENS = 16  # `[<mark> user message]`, which a joined message may need
-_CUT_TOKENS = 256  # what stays of an old tool result that has to make room
+_CUT_TOKENS = 256  # what remains of an old tool result that is cut
 _MAX_REPLY_TOKENS = 16_384
 
 
 def context_budget(context_window: int, system_tokens: int, tool_tokens: int) -> int:
-    """Tell how many tokens of messages a model takes beside its prompt, its tools and the reply."""
+    """Return how many tokens are left for messages, after the prompt, the tools and the reply."""
     reply = min(context_window // 4, _MAX_REPLY_TOKENS)
     return max(context_window - reply - system_tokens - tool_tokens, MIN_BUDGET)
 
 
 def estimate_tokens(message: Message) -> int:
-    """Estimate what a message costs of the context window, rather too much than too little."""
+    """Estimate the tokens of a message, rather too many than too few."""
     content = message.content
     if len(content) == 1 and isinstance(content[0], TextBlock):  # as most are
         return MESSAGE_TOKENS + text_tokens(content[0].text)
@@ -49,7 +49,7 @@ def estimate_tokens(message: Message) -> int:
 
 
 def text_tokens(text: str) -> int:
-    """Estimate what a text costs: a token for 3.5 bytes of ASCII, or for 3 of UTF-8 otherwise."""
+    """Estimate the tokens of a text: one for 3.5 bytes of ASCII, or for 3 bytes of other UTF-8."""
     if text.isascii():
         return len(text) * 2 // 7 + 1
     return len(text.encode(errors="surrogatepass")) // 3 + 1
@@ -69,12 +69,12 @@ def _block_tokens(block: Block) -> int:
 
 
 class UserText(msgspec.Struct):
-    """What a model sees as a user message: what was said, or a note; its header is added on top."""
+    """A piece of a user message: a person's text or a note. Its header is added on top."""
 
     message: Message
     header: str | None
     is_left_open: bool = False
-    """Whether its run ended here without an answer, which a line says that belongs to this piece."""
+    """True if its run ended here without an answer. A line of this piece says so."""
 
     @property
     def tokens(self) -> int:
@@ -88,7 +88,7 @@ class ReplyStep(msgspec.Struct):
     reply: Message
     results: list[Message]
     is_left_open: bool = False
-    """As of what is said: a run may end after its tools were called and before it had an answer."""
+    """True if its run ended after the tool calls, without an answer."""
 
     @property
     def tokens(self) -> int:
@@ -100,7 +100,7 @@ Piece = UserText | ReplyStep
 
 
 def fit(pieces: list[Piece], budget: int, is_cut: bool) -> tuple[list[Piece], bool]:
-    """Leave out the oldest, up to something said; also tells whether anything was left out."""
+    """Drop the oldest pieces, up to a user's message; also returns whether any was dropped."""
     start = current = _current_turn(pieces)
     used = sum(piece.tokens for piece in pieces[current:])
     if used > budget:
@@ -116,7 +116,7 @@ def fit(pieces: list[Piece], budget: int, is_cut: bool) -> tuple[list[Piece], bo
 
 
 def _current_turn(pieces: list[Piece]) -> int:
-    """Find the newest user message; a note stands in where there is none, or the oldest piece."""
+    """Find the newest user message; else the newest note; else the oldest piece."""
     newest_note = 0
     for i in range(len(pieces) - 1, -1, -1):
         piece = pieces[i]
@@ -128,7 +128,7 @@ def _current_turn(pieces: list[Piece]) -> int:
 
 
 def _shrink(turn: list[Piece], budget: int) -> list[Piece]:
-    """Make the current turn fit: what it is about stays, its newest step stays, and old results go first."""
+    """Make the current turn fit. Its message and its newest step stay; old results go first."""
     if isinstance(turn[0], ReplyStep):
         return _shrink_steps(turn, budget)
     rest = sum(piece.tokens for piece in turn[1:])
@@ -141,13 +141,13 @@ def _shrink_steps(pieces: list[Piece], room: int) -> list[Piece]:
         return []
     last = max((i for i, piece in enumerate(pieces) if isinstance(piece, ReplyStep)), default=len(pieces) - 1)
     older, newest = pieces[:last], pieces[last:]
-    # One huge result must not push out all that was done before it: it gets half, and more if that is free.
+    # One huge result must not push out all earlier steps: it gets half of the room, and more if that is free.
     newest = _squeeze(newest, max(room - sum(piece.tokens for piece in older), room // 2))
     return _thin_out(older, room - sum(piece.tokens for piece in newest)) + newest
 
 
 def _thin_out(pieces: list[Piece], room: int) -> list[Piece]:
-    """Cut results and notes, the oldest first; if that is not enough, leave out whole pieces, the oldest first."""
+    """Cut results and notes, the oldest first. If that is not enough, drop whole pieces, the oldest first."""
     sizes = [piece.tokens for piece in pieces]
     excess = sum(sizes) - room
     thinned = list(pieces)
@@ -164,7 +164,7 @@ def _thin_out(pieces: list[Piece], room: int) -> list[Piece]:
 
 
 def _squeeze(pieces: list[Piece], room: int) -> list[Piece]:
-    """Cut the longest results and notes to one length, such that all fit; replies cannot be cut."""
+    """Cut the longest results and notes to one common length, so that all fit. Replies cannot be cut."""
     total = sum(piece.tokens for piece in pieces)
     if total <= room:
         return pieces
@@ -190,7 +190,7 @@ def _cut_piece(piece: Piece, limit: int) -> Piece:
 
 
 def _cut(message: Message, limit: int) -> Message:
-    """Cut a message to a number of tokens: images that do not fit, and the middle of its text."""
+    """Cut a message to a number of tokens: drop images that do not fit, and the middle of its text."""
     if estimate_tokens(message) <= limit:
         return message
     room = limit - MESSAGE_TOKENS
@@ -204,7 +204,7 @@ def _cut(message: Message, limit: int) -> Message:
 
 def _cut_text(text: str, limit: int) -> str:
     if text_tokens(text) <= max(limit, _HEADER_TOKENS):
-        return text  # what tells of the cut would be longer
+        return text  # the line about the cut would be longer
     raw = text.encode(errors="surrogatepass")
     half = max(0, (limit - _HEADER_TOKENS) * 3 // 2)
     head = raw[:half].decode(errors="ignore")

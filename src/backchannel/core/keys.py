@@ -2,11 +2,11 @@
 
 `SessionKey` is the stored address, `agent:<id>:<rest>`, in its one spelling. Its first word, channels, peers and groups
 are in lower case. Accounts, threads and the ids of jobs, hooks and nodes keep their case. `:`, `%`, white space and
-control characters in ids are percent-encoded. Nothing else takes keys apart.
+control characters in ids are percent-encoded. Only this module splits keys.
 
 `KeyScheme` holds the settings that decide which key is the main session. `core/caller_keys.py` has the keys as each
-caller writes and sees them. `parse` reads stored and typed keys alike, so it takes `agent:main:global`. Only a caller's
-key is refused then, because `global` and `unknown` cannot be addressed.
+caller writes and sees them. `parse` reads stored and typed keys alike, so it accepts `agent:main:global`. In a caller's
+key `global` and `unknown` are refused later: they cannot be addressed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WHAT_WORKS = "write main, current, a key such as agent:main:cron:nightly, or a s
 
 _RESERVED = ("global", "unknown")
 _RESERVED_ENDS = tuple(f":{word}" for word in _RESERVED)
-_OWN_WORDS = ("cron", "hook", "subagent", "openai")  # they open a key of their own, so no channel has such a name
+_OWN_WORDS = ("cron", "hook", "subagent", "openai")  # other keys begin so: no channel has such a name
 ThreadWord = Literal["thread", "topic"]
 _SUFFIXES: tuple[ThreadWord, ...] = get_args(ThreadWord)
 _UNSAFE = re.compile(r"[\s:%\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -37,7 +37,7 @@ _NOT_IN_AGENT_ID = re.compile(r"[^a-z0-9_-]+")
 
 
 class Kind(StrEnum):
-    """What sort of conversation a session is."""
+    """Kinds of conversations."""
 
     MAIN = "main"
     GROUP = "group"
@@ -51,7 +51,7 @@ _INTERNAL = (Kind.CRON, Kind.HOOK, Kind.NODE)
 
 
 class ChatType(StrEnum):
-    """What sort of chat a key stands for."""
+    """Kinds of chats."""
 
     DIRECT = "direct"
     GROUP = "group"
@@ -59,7 +59,7 @@ class ChatType(StrEnum):
 
 
 class DmScope(StrEnum):
-    """Which direct chats share a session."""
+    """Scopes of direct chats: which of them share a session."""
 
     MAIN = "main"
     PER_PEER = "per-peer"
@@ -90,7 +90,7 @@ class SessionKey:
 
     @classmethod
     def stored(cls, text: str) -> Self:
-        """Read what `str` wrote, without checking it again: lists read hundreds of keys at once."""
+        """Read a stored key without checking it: lists read hundreds at once."""
         _, agent, *path = text.split(":")
         return cls(agent, tuple(path))
 
@@ -161,17 +161,17 @@ class SessionKey:
 
     @property
     def is_subagent(self) -> bool:
-        """Whether a spawn made this session."""
+        """True if a spawn created this session."""
         return len(self.path) > 1 and self.path[0] == "subagent"
 
     @property
     def is_reserved(self) -> bool:
-        """Whether no caller can write this key."""
+        """True if callers cannot address this key."""
         return len(self.path) == 1 and self.path[0] in _RESERVED
 
     @property
     def chat_type(self) -> ChatType | None:
-        """The sort of chat that the key names; None for main sessions and everything that is no chat."""
+        """The kind of chat that the key names; None for main sessions and others without a chat."""
         chat = read_chat(self.path)
         return chat.type if chat else None
 
@@ -183,7 +183,7 @@ class SessionKey:
 
     @property
     def parent(self) -> SessionKey | None:
-        """The chat that this thread or topic belongs to; None when the key is no thread."""
+        """The chat that this thread or topic belongs to; None if the key is no thread."""
         chat = read_chat(self.path)
         return SessionKey(self.agent, self.path[:-2]) if chat and chat.suffix else None
 
@@ -229,30 +229,30 @@ class KeyScheme:
         return SessionKey.of(agent, *place, ChatType.DIRECT, peer)
 
     def is_main(self, key: SessionKey) -> bool:
-        """Whether the key names its agent's main session."""
+        """True if the key names its agent's main session."""
         if self.global_scope and key.path == ("global",):
             return True
         return len(key.path) == 1 and key.path[0] in ("main", self.main_key)
 
     def is_listed(self, key: SessionKey) -> bool:
-        """Whether callers can ever see or address this session."""
+        """True if callers can see and address this session."""
         return not key.is_reserved or self.is_main(key)
 
     def lists(self, stored: str) -> bool:
-        """Tell the same of a stored key; of most its end says it, and lists are long."""
+        """Return `is_listed` of a stored key. It is faster: for most keys the last part decides."""
         return not stored.endswith(_RESERVED_ENDS) or self.is_listed(SessionKey.stored(stored))
 
     def in_force(self, key: SessionKey) -> SessionKey:
-        """Replace any name of a main session by the key that it is stored under."""
+        """Replace any form of a main session's key by the stored one."""
         return self.main(key.agent) if self.is_main(key) else key
 
     def shown(self, key: str) -> str:
-        """Show a stored key in full: the session that all direct chats share is the agent's main session."""
+        """Return a stored key as callers see it: with the global scope, `agent:<id>:main` for the main session."""
         stored = SessionKey.stored(key)
         return f"agent:{stored.agent}:main" if self.global_scope and self.is_main(stored) else key
 
     def kind(self, key: SessionKey) -> Kind:
-        """Tell what sort of conversation the key names."""
+        """Return the kind of conversation that the key names."""
         if self.is_main(key):
             return Kind.MAIN
         match key.path:
@@ -266,9 +266,9 @@ class KeyScheme:
 
 
 def read_part(text: str) -> tuple[str, ...]:
-    """Read the beginning of keys, or a pattern of them, as people write it: so, and as keys are spelled today.
+    """Read a prefix or pattern of keys: as it is written, and in today's spelling if that differs.
 
-    `node:` and `dm:` were written before. Both are kept, since an id may be such a word.
+    `node:` and `dm:` are older spellings. Both forms are returned, since an id may be such a word.
     """
     written = text.strip().lower()
     parts = written.split(":")
@@ -283,17 +283,16 @@ def read_part(text: str) -> tuple[str, ...]:
 
 
 def row_channel(key: str, kind: str, recorded_channel: str | None, last_channel: str | None) -> str:
-    """Tell which channel the row of a session shows, by what is stored of it."""
+    """Return the channel that a session's row shows."""
     if kind == Kind.GROUP:
         return recorded_channel or SessionKey.stored(key).channel or "unknown"
     return "internal" if kind in _INTERNAL else last_channel or "unknown"
 
 
 def normalise_agent_id(text: str) -> str:
-    """Bring an agent's name to its id: `Research Bot` is `research-bot`.
+    """Turn an agent's name into its id: `Research Bot` becomes `research-bot`.
 
-    Raises:
-        UnknownAgent: nothing usable is left, or it is too long; no agent can have such an id.
+    Raises: UnknownAgent: no usable character is left, or the id is too long.
     """
     name = _NOT_IN_AGENT_ID.sub("-", text.lower()).strip("-")
     if not name or len(name) > MAX_AGENT_ID_LENGTH:
@@ -312,7 +311,7 @@ class ChatParts(NamedTuple):
 
 
 def read_chat(parts: Sequence[str]) -> ChatParts | None:
-    """Read the parts as a chat in its one spelling, or tell that they are none."""
+    """Read the parts as a chat in its one spelling; None if they name no chat."""
     words = [part.lower() for part in parts]
     if words[0] in _OWN_WORDS or words[0].startswith("node-"):
         return None
@@ -329,7 +328,7 @@ def read_chat(parts: Sequence[str]) -> ChatParts | None:
 
 
 def spell(ids: Sequence[str]) -> tuple[str, ...]:
-    """Bring plain ids to the one spelling of their key."""
+    """Spell plain ids as parts of a key."""
     head = ids[0].lower()
     if head == "node" and len(ids) > 1:
         return (f"node-{ids[1]}", *ids[2:])
@@ -341,7 +340,7 @@ def spell(ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_channel(channel: str) -> None:
-    """Refuse a channel whose keys would be read as something else.
+    """Refuse a channel name that begins keys of another kind.
 
     Raises:
         InvalidSessionKey
@@ -352,12 +351,12 @@ def check_channel(channel: str) -> None:
 
 
 def is_full_key(text: str) -> bool:
-    """Whether a text is written as a full key, which names its agent; a bare key does not."""
+    """True if a text is a full key, with its agent; a bare key has none."""
     return text.lower().startswith("agent:")
 
 
 def split(text: str) -> list[str]:
-    """Take a key as it was written apart; its ids are still encoded.
+    """Split a written key into its parts. Its ids stay encoded.
 
     Raises:
         InvalidSessionKey: a part is empty.
@@ -369,7 +368,7 @@ def split(text: str) -> list[str]:
 
 
 def encode(plain: str) -> str:
-    """Write an id so that it can stand in a key."""
+    """Encode an id for use in a key."""
     # Lower-case hex digits, so that lower-casing a stored part changes nothing. Lone surrogates are
     # encoded too: no database takes them.
     return _UNSAFE.sub(lambda match: _escape(match[0]), plain)
@@ -380,7 +379,7 @@ def _escape(character: str) -> str:
 
 
 def decode(part: str) -> str:
-    """Read an id as it stands in a key."""
+    """Decode an id of a key."""
     return _ESCAPES.sub(_unescape, part)
 
 
@@ -388,7 +387,7 @@ def _unescape(match: re.Match[str]) -> str:
     try:
         return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        return match[0]  # not encoded text after all, such as `100%ff`: the percent sign is meant
+        return match[0]  # no encoded text, such as `100%ff`: the percent sign is literal
 
 
 def not_a_key(text: str, what_works: str) -> InvalidSessionKey:

@@ -1,7 +1,7 @@
 """Requests to a model, built from a transcript.
 
-A transcript holds what happened: messages that arrived one after the other, calls that a crash left without a result,
-more than any context window takes. Providers refuse most of that. `build_messages` gives a *good sequence*:
+A transcript records what happened. It may have neighbouring user messages, tool calls that a crash left without a
+result, and more text than a context window. Providers refuse most of that. `build_messages` gives a *good sequence*:
 
 - It starts with a user message. Two user messages, or two assistant messages, never stand side by side.
 
@@ -13,8 +13,8 @@ more than any context window takes. Providers refuse most of that. `build_messag
 
 - A message that was not answered is followed by a line that says so. Otherwise it would read as part of the next one.
 
-- A run that was set aside, or failed and was retried, stands together where it went on. Others may have spoken after
-  its first part. A model must see its own calls and their results last, or it would make them once more.
+- The parts of a run that was set aside or retried stand together, at the place of its last part. Other messages may
+  have come after its first part. A model must see its own calls and results last, or it would repeat them.
 
 It is built in three linear passes. *Read* turns the transcript into pieces: something said, or a reply with its
 results. *Fit* cuts the pieces to the budget (`core/budget.py`). *Write* makes messages of them. The transcript itself
@@ -67,10 +67,10 @@ def build_messages(
     is_cut: bool = False,
     is_shared: bool = False,
 ) -> tuple[Message, ...]:
-    """Build the good sequence that a model is sent; empty when nothing is there to send.
+    """Build the messages of a model's request; empty if there is nothing to send.
 
-    `run_id` is the run that asks, `is_cut` says that older messages exist which were not handed over, `is_shared` that
-    several people write to the session in direct chats.
+    `run_id` is the run that asks. `is_cut` is true if older messages exist that were not passed in. `is_shared` is true
+    if several people write to the session in direct chats.
     """
     pieces = _read(_by_runs(transcript, run_id), mark, is_shared=is_shared)
     if not pieces:
@@ -83,14 +83,14 @@ def build_messages(
 
 
 def _by_runs(transcript: Sequence[Message], asking: str | None) -> Sequence[Message]:
-    """Put the parts of each run together, at the place of its last part; that of the run which asks is the end."""
+    """Put the parts of each run together, at the place of its last part. The run that asks comes last."""
     ends: dict[str, int] = {}
     parted: set[str] = set()
     newest: str | None = None
     for i, message in enumerate(transcript):
         run_id = message.run_id
         if run_id is None:
-            continue  # a note belongs to nobody, and parts nothing
+            continue  # a note belongs to no run, and separates nothing
         if run_id != newest and run_id in ends:
             parted.add(run_id)
         ends[run_id], newest = i, run_id
@@ -110,7 +110,7 @@ def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[
     folded = mark.casefold()
     asking: str | None = None  # the run whose message came last
     unanswered: Piece | None = None  # the last piece of that run, for as long as no reply ends it
-    assistant, tool_result, user = Role.ASSISTANT, Role.TOOL_RESULT, Role.USER  # looking them up takes a while
+    assistant, tool_result, user = Role.ASSISTANT, Role.TOOL_RESULT, Role.USER  # local names: this loop is hot
     for message in transcript:
         role = message.role
         if role is assistant:
@@ -121,7 +121,7 @@ def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[
                 for i, missing in enumerate(reply.results):
                     open_calls[missing.tool_call_id or ""] = (reply, i)
         elif role is tool_result:
-            # The first result of a call counts, wherever it stands behind it; one without a call is dropped.
+            # The first result after a call counts, at any distance. A result without a call is dropped.
             if call := open_calls.pop(message.tool_call_id or "", None):
                 step, i = call
                 step.results[i] = _read_result(message, step.results[i], mark)
@@ -137,7 +137,7 @@ def _read(transcript: Sequence[Message], mark: str, *, is_shared: bool) -> list[
 
 
 def _read_said(message: Message, mark: str, folded_mark: str, *, is_shared: bool) -> UserText | None:
-    """Read a message of a user; None when there is nothing to show."""
+    """Read a user message; None if it has nothing to show."""
     if not _is_plain(message, folded_mark):
         content = _read_content(message.content, mark)
         if not content:
@@ -147,7 +147,7 @@ def _read_said(message: Message, mark: str, folded_mark: str, *, is_shared: bool
 
 
 def _is_plain(message: Message, folded_mark: str) -> bool:
-    """Whether a message is one text that can be sent as it is, as most are: they are spared the reading below."""
+    """True if a message is a single text that can be sent unchanged. Most are, and skip the reading below."""
     content = message.content
     if len(content) != 1 or not isinstance(content[0], TextBlock):
         return False
@@ -156,7 +156,7 @@ def _is_plain(message: Message, folded_mark: str) -> bool:
 
 
 def _read_reply(message: Message, mark: str, called: set[str]) -> ReplyStep | None:
-    """Read an assistant message; None when it has nothing to show (aborted before its first word)."""
+    """Read an assistant message; None if it has nothing to show (aborted before its first word)."""
     content = [block for old in message.content if (block := _read_reply_block(old, mark, called)) is not None]
     if all(isinstance(block, ThinkingBlock) for block in content):
         return None
@@ -196,7 +196,7 @@ def _read_result(message: Message, expected: Message, mark: str) -> Message:
 
 
 def _read_content(content: Sequence[Block], mark: str) -> Sequence[Block]:
-    """Take the mark out of what others wrote; texts side by side become one, lest together they form it."""
+    """Remove the mark from others' texts. Neighbouring texts are joined first: the mark may span two."""
     clean: list[Block] = []
     for block in content:
         if isinstance(block, ImageBlock):
@@ -228,7 +228,7 @@ def _merge_texts(blocks: list[Block], separator: str) -> list[Block]:
 
 
 def _with_content(message: Message, content: Sequence[Block]) -> Message:
-    """Give a message other content; the same content gives the same message."""
+    """Return the message with this content; the same object if the content is the same."""
     old = message.content
     if len(old) == len(content) and all(map(is_, old, content)):
         return message
@@ -270,11 +270,11 @@ def _line(text: str, mark: str) -> UserText:
 
 
 def _join(said: list[UserText], mark: str) -> Message:
-    """Join what was said into one user message, a blank line between; it keeps the newest one's id and provenance."""
+    """Join texts into one user message, with blank lines between. The newest gives its id and provenance."""
     newest = said[-1].message
     if len(said) == 1 and said[0].header is None:
         return newest
-    # Below a header everything counts as its writer's: where the user speaks next, a header has to say so.
+    # All text below a header belongs to its author. If the user's text follows, it needs a header of its own.
     blocks: list[Block] = []
     is_user_speaking = True
     for part in said:

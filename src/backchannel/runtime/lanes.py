@@ -1,7 +1,7 @@
 """Lanes: runs of one session in order, runs of different sessions side by side.
 
-In memory there are only wake-ups, slots and the tasks at work. The store decides which run of a session is next, and
-whether a lane is free. A key in the queue *may* have a queued run: being wrong costs one look, never a run.
+Memory holds only wake-ups, slots and running tasks. The store decides which run of a session is next, and whether a
+lane is free. A key in the queue *may* have a queued run. A wrong guess costs one query, never a run.
 `core/policy/slots.py` decides which session is next.
 
 A slot is taken before the store is asked to start a run, so that accepting and starting can be one commit.
@@ -36,21 +36,21 @@ A = TypeVar("A", RunAccepted, InboundTaken)
 
 
 class Stop(StrEnum):
-    """Why a run's task is cancelled."""
+    """The reason why a run's task is cancelled."""
 
     ABORT = "abort"
     SHUTDOWN = "shutdown"
 
 
 class RunSlots:
-    """The slots of runs, those of sub-agents counted once more on their own."""
+    """The slots of runs. Runs of sub-agents have a second limit of their own."""
 
     def __init__(self, runs: SlotShares, subagents: SlotShares) -> None:
         self.runs = runs
         self.subagents = subagents
 
     def may_start(self, key: SessionKey) -> bool:
-        """Whether the limit of sub-agents allows a run of this session."""
+        """True if the limit of sub-agents allows a run of this session."""
         return not key.is_subagent or self.subagents.is_open_to(key.agent)
 
     def has_room(self, key: SessionKey) -> bool:
@@ -68,7 +68,7 @@ class RunSlots:
         self.count_subagent(key)
 
     def count_subagent(self, key: SessionKey) -> None:
-        """Count a run that has its slot among the sub-agents, if it is one."""
+        """Count a run with a slot towards the limit of sub-agents, if it is one."""
         if key.is_subagent:
             self.subagents.take(key.agent)
 
@@ -94,7 +94,7 @@ class Lanes(Service):
     def __init__(
         self, store: Store, work: Work, slots: RunSlots, is_awaited: Callable[[str], bool], wait: DatabaseWait
     ) -> None:
-        """Make the lanes; runs of agents that are awaited do not start: this process lacks their function."""
+        """Make the lanes. `is_awaited` names agents whose function is missing here: their runs do not start."""
         self._store = store
         self._is_awaited = is_awaited
         self._work = work
@@ -102,7 +102,7 @@ class Lanes(Service):
         self._slots = slots
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: set[str] = set()
-        """Keys whose lane this process works on, or is about to."""
+        """Keys whose lane this process works on, or will work on next."""
         self._queue: SlotQueue[SessionKey] = SlotQueue()
         """Keys that may have a queued run, and whose lane nobody works on."""
         self._queued: set[str] = set()
@@ -122,26 +122,24 @@ class Lanes(Service):
         self._is_open = True
 
     async def submit(self, request: RunRequest, check: Check | None = None) -> RunAccepted:
-        """Accept a message; it is durable when this returns, and started when a slot and its lane are free."""
+        """Accept a message. It is durable when this returns. Its run starts when a slot and its lane are free."""
         return await self._with_slot(request.key, partial(self._store.accept_run, request, check=check))
 
     async def take(self, arrival: Arrival) -> InboundTaken:
-        """Handle an inbound message; what follows is durable when this returns, a run started as by `submit`."""
+        """Handle an inbound message. The outcome is durable when this returns. A run starts as in `submit`."""
         return await self._with_slot(arrival.routed.key, partial(self._store.take_inbound, arrival))
 
     async def _with_slot(self, session: SessionKey, accept: Callable[..., asyncio.Future[A]]) -> A:
-        """Accept something with a slot already taken, if one is free, so that its run can start in the same commit."""
+        """Take a slot first, if one is free, then accept. So the run can start in the same commit."""
         key = str(session)
-        is_idle = (
-            key not in self._busy and key not in self._queued
-        )  # else its turn comes, and there may be earlier runs
+        is_idle = key not in self._busy and key not in self._queued  # else an earlier run may come first
         may_start = self._is_open and is_idle and not self._is_awaited(session.agent)
         takes_slot = may_start and self._slots.take(session)
         if takes_slot:
             self._busy.add(key)
         future = accept(start=takes_slot)
-        # The caller may be cancelled meanwhile: the slot and the started run must not be lost with it, nor a refusal
-        # that nobody hears be complained of.
+        # The caller may be cancelled meanwhile. The slot and the started run must not be lost then, and asyncio must
+        # not log a refusal that nobody awaits.
         future.add_done_callback(partial(self._accepted, key) if takes_slot else _hear)
         return await asyncio.shield(future)
 
@@ -154,7 +152,7 @@ class Lanes(Service):
             self._launch(accepted.started)
 
     def on_run(self, fact: RunChanged) -> None:
-        """React to a commit: a queued run wakes its lane, one that ended frees it, an abort stops its task."""
+        """React to a commit: a queued run wakes its lane, an ended run frees it, an abort stops its task."""
         run = fact.run
         if run.is_finished and run.id in self._tasks:
             self._release(run.id, run.session_key)
@@ -164,10 +162,10 @@ class Lanes(Service):
             if run.session_key in self._busy and run.fence == self._store.number:
                 self.stop(run.id, Stop.ABORT)
             else:
-                self.resume(run.session_key, run.id)  # no task works on it: taking it over ends it
+                self.resume(run.session_key, run.id)  # no task works on it: to resume it is to end it
 
     def on_free(self, fact: LaneFree) -> None:
-        """React to a commit: the next run of a session can start, after those that return from a wait for it."""
+        """React to a commit: the next run of a session can start. Runs that waited for this session go first."""
         self._look_at(fact.key)
         asyncio.get_running_loop().call_soon(self._pump)
 
@@ -185,16 +183,16 @@ class Lanes(Service):
             self._queue.add(session.agent, key, session)
 
     def resume(self, key: str, run_id: str) -> None:
-        """Go on with a run that an earlier process held, as soon as there is a slot."""
+        """Continue a run of an earlier process as soon as there is a slot."""
         self._to_resume[key] = run_id
         self.wake(key)
 
     @asynccontextmanager
     async def paused(self, key: str, run_id: str) -> AsyncIterator[None]:
-        """Give a run's slot back while it waits for another session; it keeps its lane.
+        """Release a run's slot while the run waits for another session. The run keeps its lane.
 
-        Afterwards it takes the next free slot before any queued run. Calls of one run that wait at the same time give
-        its one slot back once, and the last of them takes it again.
+        Afterwards it takes the next free slot before any queued run. Several calls of one run may wait at the same
+        time. The first releases the run's slot, and the last takes it again.
         """
         session, has_slot = SessionKey.stored(key), False
         self._pauses[run_id] += 1
@@ -203,12 +201,12 @@ class Lanes(Service):
         try:
             yield
             if self._pauses[run_id] == 1:
-                has_slot = True  # also if it is stopped while it waits for one
+                has_slot = True  # also if the run is stopped while it waits for a slot
                 await self._take_back(session)
-        except BaseException:  # however it ends: the slot is counted right, and the error goes on
+        except BaseException:  # keep the count of slots right for any error
             if self._pauses[run_id] == 1 and not has_slot:
                 has_slot = True
-                self._slots.take_above_limit(session)  # it is being stopped, and must come to its end
+                self._slots.take_above_limit(session)  # the run is being stopped, and must be able to end
             raise
         finally:
             self._pauses[run_id] -= 1
@@ -224,13 +222,13 @@ class Lanes(Service):
         self._returning.append((slot_given, session))
         try:
             await slot_given
-        except BaseException:  # it is stopped while it waits: the slot is counted right, and the error goes on
+        except BaseException:  # the run is stopped while it waits: keep the count right
             if not slot_given.done() or slot_given.cancelled():
                 self._slots.take_above_limit(session)
             raise
 
     def _give_back(self, session: SessionKey) -> None:
-        """Give a slot back: to a run that returns from a wait, else to the next that is queued."""
+        """Release a slot. A run that returns from a wait gets it, else the next queued run."""
         self._slots.give_back(session)
         for entry in list(self._returning):
             slot_given, returning = entry
@@ -239,11 +237,11 @@ class Lanes(Service):
             elif self._slots.take(returning):
                 self._returning.remove(entry)
                 slot_given.set_result(None)
-        # A run that waited for the one that gives its slot back wakes up first, and takes it.
+        # The pump runs later, so that a run that waited for this one wakes first and takes the slot.
         asyncio.get_running_loop().call_soon(self._pump)
 
     def stop(self, run_id: str, why: Stop) -> None:
-        """Cancel a run's task; one that has not begun yet is cancelled as it begins, where it can still end its run."""
+        """Cancel a run's task. A task that has not begun is cancelled when it begins, where it can end its run."""
         if run_id in self._stops:
             return
         self._stops[run_id] = why
@@ -251,23 +249,23 @@ class Lanes(Service):
             self._tasks[run_id].cancel()
 
     def works_on(self, run_id: str) -> bool:
-        """Whether this process works on a run."""
+        """True if this process works on a run."""
         return run_id in self._tasks
 
     def has_room(self, key: str) -> bool:
-        """Whether a queued run of a session can start here: it has its agent, and a slot."""
+        """True if a queued run of a session can start here: its agent is here, and a slot is free."""
         session = SessionKey.stored(key)
         return self._is_open and not self._is_awaited(session.agent) and self._slots.has_room(session)
 
     def is_busy(self, key: str) -> bool:
-        """Whether this process works on a session, or is about to."""
+        """True if this process works on a session, or will next."""
         return key in self._busy
 
     def reactions(self) -> Reactions:
         return {RunChanged: self.on_run, LaneFree: self.on_free}
 
     async def start(self) -> None:
-        """Begin anew: what is queued or to be resumed is looked up again."""
+        """Start again. Queued runs, and runs to resume, are read from the store."""
         self._queue.clear()
         self._queued.clear()
         self._again.clear()
@@ -278,12 +276,12 @@ class Lanes(Service):
         await self.close()
 
     async def close(self) -> None:
-        """Stop all tasks; their runs stay as their last commit left them."""
+        """Stop all tasks. Their runs stay as at their last commit."""
         self._is_open = False
         for run_id in list(self._tasks):
             self.stop(run_id, Stop.SHUTDOWN)
         for helper in self._helpers:
-            helper.cancel()  # a run it may just have started is resumed at the next start, like any other
+            helper.cancel()  # a run that it has just started is resumed at the next start, like any other
         left: set[asyncio.Task[None]] = {*self._tasks.values(), *self._helpers}
         if left:
             _, left = await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
@@ -319,7 +317,7 @@ class Lanes(Service):
         return run is not None and bool(await self._store.request_abort(run.session_key, id))
 
     def _pump(self) -> None:
-        """Start what can be started, in turns; a sub-agent without a slot does not hold the others back."""
+        """Start the runs that can start, in the order of `SlotQueue`. A sub-agent without a slot delays no other."""
         if not self._is_open:
             return
         while (session := self._queue.next(self._slots.runs, self._slots.may_start)) is not None:
@@ -355,13 +353,13 @@ class Lanes(Service):
                 started = await self._store.resume_run(run_id)
                 del self._to_resume[key]
                 if started is None:
-                    self._stops.pop(run_id, None)  # it ended in that commit, and has no task to stop
+                    self._stops.pop(run_id, None)  # the run ended in that commit and has no task
         except Unavailable as error:
             self._again.add(key)
             await self._wait.pause(error)
             started = None
         if started is not None or run_id:
-            self._again.add(key)  # there may be more: one look after this run tells
+            self._again.add(key)  # there may be more runs: look again after this one
         if started is None:
             self._free(key)
             return
@@ -370,7 +368,7 @@ class Lanes(Service):
     def _launch(self, started: RunStarted) -> None:
         run = started.run
         if not self._is_open:
-            self._free(run.session_key)  # accepted while the lanes were closing: the next start begins it
+            self._free(run.session_key)  # accepted while the lanes were closing: the next start resumes it
             return
         task = asyncio.create_task(self._begin(started), name=f"run {run.id}")
         self._tasks[run.id] = task
@@ -381,7 +379,7 @@ class Lanes(Service):
         run_id = started.run.id
         self._at_work.add(run_id)
         if run_id in self._stops:
-            self._tasks[run_id].cancel()  # takes effect at the first wait inside, where the run can be ended
+            self._tasks[run_id].cancel()  # takes effect at the first await inside, where the run can be ended
         await self._work(started, lambda: self._stops.get(run_id))
 
     def _ended(self, run_id: str, key: str, done: asyncio.Task[None]) -> None:
@@ -411,6 +409,6 @@ def _use(session: SessionKey, what: str, **more: Any) -> SlotUse:
 
 
 def _hear(done: asyncio.Future[Any]) -> None:
-    """Look at an outcome that the caller may not have waited for, so that asyncio does not log it."""
+    """Read an outcome that the caller may not have awaited, so that asyncio does not log it."""
     if not done.cancelled():
         done.exception()

@@ -1,8 +1,8 @@
 """The runner: one run as a loop of model calls and rounds of tool calls.
 
-Each reply and each tool result is committed before the next step begins. So going on after a crash is the same loop
-entered again: open tool calls first, then the model. However the loop is left, the run ends by exactly one commit here.
-A process that stops leaves the run for the next start.
+Each reply and each tool result is committed before the next step begins. So a run continues after a crash by entering
+the same loop again: open tool calls first, then the model. Every way out of the loop ends the run with exactly one
+commit. A process that stops leaves the run for the next start.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class Runner:
         self._hub = hub
         self._clock = clock
         self._sizes: dict[str, int] = {}
-        """What telling a model of each tool costs of its window."""
+        """Tokens that the description of each tool takes."""
         self._durably = wait.durably
         self._calls = ToolCalls(store, tools, approvals, hub, clock, wait)
 
     async def work(self, started: RunStarted, stop_reason: StopReason) -> None:
-        """Carry out a run to its end. Never raises but for a shutdown."""
+        """Carry out a run to its end. Raises only at a shutdown."""
         active = ActiveRun(started, self._clock, stop_reason)
         try:
             outcome = await self._carry_out(active)
@@ -114,29 +114,30 @@ class Runner:
         try:
             await self._finish(active, outcome)
         except asyncio.CancelledError:
-            # An abort cancels once. If that is now, while the outcome waits for space, the run has to end all the same.
+            # An abort cancels only once. It may come now, while the outcome waits for disk space. The run must still
+            # end.
             if outcome.state is RunState.ABORTED or active.stop_reason() is not Stop.ABORT:
                 raise
             await self._finish(active, _aborted())
 
     def _stopped(self, active: ActiveRun, cancelled: asyncio.CancelledError) -> Outcome:
-        """Decide the outcome of a cancelled run; raises again when the run is left for the next start."""
+        """Decide the outcome of a cancelled run. Raises again if the run is left for the next start."""
         if active.stop_reason() is Stop.ABORT:
             return _aborted()
         if is_cancelled():
             raise cancelled
-        # The run was not stopped: something that the model or the function waited for was cancelled.
+        # Nobody stopped the run: a task that the model or the function awaited was cancelled.
         return Outcome(
             state=RunState.ERROR, error_code="internal", error="CancelledError: the work broke off by itself"
         )
 
     async def _carry_out(self, active: ActiveRun) -> Outcome | None:
-        """Do the work; None means that its last step has ended the run."""
+        """Do the work; returns None if the last step has ended the run."""
         agent = self._agents.get(SessionKey.stored(active.run.session_key).agent)
         limit_s = agent.timeout_s if active.run.timeout_s is None else active.run.timeout_s
         remaining_s = active.run.remaining_s(limit_s)
         if remaining_s == 0:
-            return _timed_out(limit_s)  # before a crash: it does not get more
+            return _timed_out(limit_s)  # used up before a crash
         deadline = active.deadline = asyncio.timeout(remaining_s)
         try:
             async with deadline:
@@ -164,7 +165,7 @@ class Runner:
         return RunSetup(session, agent, model, tools, thinking)
 
     def _tools_of(self, active: ActiveRun, agent_id: str) -> Mapping[str, Tool]:
-        """Give the tools that a run has; an announce only says something."""
+        """Return the tools of a run. An announce has none."""
         return {} if active.run.kind is RunKind.ANNOUNCE else self._tools.of(agent_id, active.run.session_key)
 
     async def _run_model(self, active: ActiveRun, setup: RunSetup) -> None:
@@ -191,7 +192,7 @@ class Runner:
         return committed.calls
 
     async def _ask(self, active: ActiveRun, setup: RunSetup) -> ModelReply:
-        """Ask the model, again after a failure that may pass; nothing of a failed attempt is kept."""
+        """Ask the model, and retry after a temporary failure. Nothing of a failed attempt is kept."""
         request = await self._request(active, setup)
         asked = await self._pictures.shown(request)
         has_pictures, agent_id = asked is not request, setup.agent.id
@@ -207,8 +208,8 @@ class Runner:
                 raise ModelFailed(f"no reply within {MODEL_CALL_LIMIT_S:g} s", retryable=False) from None
             except ModelFailed as failed:
                 if has_pictures and (not failed.retryable or attempt == ATTEMPTS - 1):
-                    # One broken picture would have every later request of the session refused, too; and some servers
-                    # answer 500 when their model sees none.
+                    # One broken picture would make every later request of the session fail too. Some servers answer 500
+                    # if their model takes no pictures.
                     log.info("model failed, asking without pictures", run_id=active.run.id, error=failed.message)
                     asked, has_pictures, active.text = told(request, IMAGE_REFUSED), False, ""
                     if not failed.retryable:
@@ -222,14 +223,14 @@ class Runner:
         active.text = ""
         wait_s = _BACKOFF.pause_s(attempt)
         asked_s = failed.retry_after_s
-        if asked_s is not None and asked_s > wait_s:  # a time that has passed, or is no number, asks for nothing
+        if asked_s is not None and asked_s > wait_s:  # a time in the past, or NaN, asks for nothing
             wait_s = min(asked_s, _BACKOFF.longest_s * 2)
         log.info(
             "model failed, asking again", run_id=active.run.id, error=failed.message, attempt=attempt, wait_s=wait_s
         )
         why, wait_ms = cut(redact(storable_text(failed.message))[0], RETRY_REASON), int(wait_s * 1000)
         self._hub.publish(ModelRetried(active.run, why, attempt, self._clock.now_ms() + wait_ms, ATTEMPTS))
-        with suppress(Unavailable):  # it is for people who look: the run does not wait for room to say it
+        with suppress(Unavailable):  # only people read this: the run does not wait for disk space to store it
             await self._store.note_retry(active.fence, why, wait_ms)
         await self._clock.sleep(wait_s)
 
@@ -249,7 +250,7 @@ class Runner:
                     case ModelReply():
                         reply = event
         finally:
-            active.text += said.flush()  # of one that is stopped, what was streamed is kept
+            active.text += said.flush()  # the streamed text of a stopped run is kept
             self._think(active, thought.flush())
         if reply is None:
             raise ModelFailed("the model ended its stream without a reply", retryable=True)
@@ -262,7 +263,7 @@ class Runner:
             self._hub.publish(ThinkingGrew(active.run, storable_text(text)))
 
     def _show(self, active: ActiveRun, shown: str) -> str:
-        """Tell what is new of a reply, unless it could still become a word that is meant for the gateway alone."""
+        """Publish the new text of a reply, unless the reply may still become a control word."""
         text = held_back(active.text)
         if text != shown:
             self._hub.publish(ReplyGrew(active.run, storable_text(text), storable_text(text[len(shown) :])))
@@ -299,7 +300,7 @@ class Runner:
         return ModelRequest(system=system, messages=messages, tools=tools, thinking=setup.thinking)
 
     async def _transcript(self, active: ActiveRun, window: int) -> tuple[str, HistoryPage]:
-        """Give the mark of the transcript's headers and its newest part, as much as a model could take."""
+        """Return the header mark and the newest part of the transcript, as much as a model could take."""
         opening, active.opening = active.opening, None
         if opening is not None:
             return opening.mark, HistoryPage([opening.message], has_more=False)
@@ -308,9 +309,9 @@ class Runner:
         return entry.mark, page
 
     async def _with_own_part(self, active: ActiveRun, page: HistoryPage) -> list[Message]:
-        """Keep the message that the run answers in the request, however much was done or said since.
+        """Keep the message that the run answers in the request, however much came after it.
 
-        If others have spoken since, what the run did before them is kept too: it must not be done once more.
+        If other messages came since, the run's earlier steps are kept too. The model must not repeat them.
         """
         run = active.run
         if any(message.run_id == run.id and message.role is Role.USER for message in page.messages):
@@ -323,7 +324,7 @@ class Runner:
         return [question, *await self._own_steps(active, page.messages[0].id), *page.messages]
 
     async def _own_steps(self, active: ActiveRun, until: str) -> list[Message]:
-        """Read what the run did between its message and another one, a page at a time."""
+        """Read the run's steps between its message and another message, page by page."""
         own: list[Message] = []
         after, has_more = active.run.message_id, True
         while has_more:
@@ -368,7 +369,7 @@ class Runner:
         return Outcome(state=RunState.ERROR, error_code="internal", error=f"{type(error).__name__}: {error}")
 
     async def _finish(self, active: ActiveRun, outcome: Outcome) -> None:
-        # What was streamed of a failed attempt is dropped; what was streamed before an abort is kept.
+        # The streamed text of a failed attempt is dropped. The streamed text before an abort is kept.
         reply = None if outcome.state is RunState.ERROR else active.partial_reply(str(outcome.state))
         try:
             await self._durably(
@@ -389,6 +390,6 @@ def _timed_out(limit_s: float) -> Outcome:
 
 
 def _stop_if_cancelled() -> None:
-    """Raise a cancellation that is pending: one from before the first wait, or one that a tool swallowed."""
+    """Raise a pending cancellation: from before the first await, or swallowed by a tool."""
     if is_cancelled():
         raise asyncio.CancelledError

@@ -23,7 +23,7 @@ Row = tuple[Any, ...]
 
 
 class Outlets(Protocol):
-    """The channels of this process, and what the send policy says of them."""
+    """The channels of this process, with the send policy."""
 
     @property
     def names(self) -> Sequence[str]: ...
@@ -37,7 +37,7 @@ class Outlets(Protocol):
         ...
 
     def streams(self, channel: str) -> bool:
-        """Whether replies are shown on this channel while they grow."""
+        """True if replies are shown on this channel while they grow."""
         ...
 
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
@@ -127,9 +127,9 @@ class Tx(Protocol):
     def search(
         self, table: Table[Any], text: str, owner: str, below: int, effort: SearchEffort
     ) -> Iterator[tuple[int, str]]:
-        """Find the rows of an owner that may contain a text, in any case, from the place `below` backwards.
+        """Find an owner's rows that may contain a text, ignoring case, from the place `below` backwards.
 
-        Gives the place and the searched column of each, until `effort` is spent.
+        Returns the place and the searched column of each row. It stops when `effort` is spent.
         """
         ...
 
@@ -146,15 +146,15 @@ Reaction = Callable[[Tx, Any], None]
 
 
 def tell_shadowed(tx: Tx, key: str, decision: SendDecision | None) -> None:
-    """Record something that was done and that only `shadow` allowed."""
+    """Record a change that the send policy would deny, but for `shadow`."""
     if decision is not None and decision.would_deny:
         tx.tell(PolicyShadowed(key, decision.reason))
 
 
-# Processes that have not ended, as far as rows say.
+# Processes without a recorded end.
 ALIVE = "SELECT number FROM processes WHERE ended_at IS NULL"
 
-# Live runs, in the words of their index: `state = 'queued'` alone would not use it.
+# Live runs, written as in their index: `state = 'queued'` alone would not use it.
 LIVE = "state IN ('queued', 'running')"
 QUEUED = f"{LIVE} AND state = 'queued'"
 READY = f"{QUEUED} AND resume_at IS NULL"
@@ -162,7 +162,7 @@ RUNNING = f"{LIVE} AND state = 'running'"
 
 
 def marks(values: Sequence[object]) -> str:
-    """List placeholders for an IN; NULL for no values."""
+    """Return placeholders for an IN; NULL for no values."""
     return ", ".join("?" for _ in values) or "NULL"
 
 
@@ -174,12 +174,12 @@ def filters(*given: tuple[str, Any]) -> tuple[str, list[Any]]:
 
 
 def assignments(names: Iterable[str]) -> str:
-    """List columns for an UPDATE; there is at least one."""
+    """Return the assignments of an UPDATE, at least one."""
     return " = ?, ".join(names) + " = ?"
 
 
 def required(row: Row | None) -> Row:
-    """Return a row that must exist by the database's own constraints."""
+    """Return a row that must exist by a constraint of the database."""
     if row is None:
         raise LookupError("a row that other rows point to is missing: the database was changed by another program")
     return row

@@ -1,12 +1,12 @@
-"""Posts, edits and deletions of a bot: the parts of deliveries, and drafts.
+"""Posts, edits and deletions of a bot: parts of deliveries, and drafts.
 
-A text is posted as HTML, and as plain text when Telegram does not take the markup. An edit that changes nothing counts
-as made. A refused edit raises, with `DraftGone` if the message is gone. The outbox then posts the text itself, so that
-the post has its own attempt row: a post without an answer must not be repeated.
+A text is posted as HTML, or as plain text if Telegram rejects the markup. An edit that changes nothing counts as done.
+A refused edit raises, with `DraftGone` if the message is gone. The outbox then posts the text itself, so that the post
+has its own attempt row: a post without an answer must not be repeated.
 
-Telegram asks to wait for one chat, or for the whole bot, in the same words. It is the bot when a second chat must wait
-while a first still does. Until a wait is over nothing is sent to that chat, in none of its topics: asking sooner makes
-Telegram's waits longer. A wait that a typing sign meets holds up typing signs only.
+Telegram's request to wait does not say whether it is for one chat or for the whole bot. It is taken to be for the bot
+if a second chat must wait while a first still does. Until a wait is over, nothing is sent to any topic of that chat:
+asking sooner makes the wait longer. A wait in answer to a typing sign delays only typing signs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TelegramSender:
         """The groups with topics, as far as somebody has written there; the newest of many."""
 
     def note_forum(self, chat_id: str, *, is_forum: bool) -> None:
-        """Take down whether a chat has topics: typing in *General* is shown only if that is named."""
+        """Note whether a chat has topics. In such a chat, a typing sign in *General* must name that topic."""
         self._forums.pop(chat_id, None)
         if is_forum:
             self._forums[chat_id] = None
@@ -67,7 +67,7 @@ class TelegramSender:
                 del self._forums[next(iter(self._forums))]
 
     async def send(self, part: OutboundPart) -> Sent:
-        """Post a part, or put it in the place of its draft.
+        """Post a part, or replace its draft by it.
 
         Raises:
             ChannelRefused, ChannelBusy, ChannelMoved, ChannelSilent
@@ -126,11 +126,11 @@ class TelegramSender:
         return Sent(said.draft_id)
 
     async def _asked(self, to: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask Telegram, unless the chat has to wait, and judge whom a request to wait is meant for."""
+        """Ask Telegram, unless the chat must wait. Decide whether a request to wait is for the chat or the bot."""
         self._check_wait(to, self._waiting)
         try:
             return await ask()
-        except ChannelUnusable as unusable:  # surely not taken, and a token that is refused may be taken again
+        except ChannelUnusable as unusable:  # it was surely not posted, and a refused token may work again later
             raise ChannelBusy(unusable.reason) from None
         except ChannelBusy as busy:
             if busy.retry_after_s is None:
@@ -144,12 +144,12 @@ class TelegramSender:
             raise ChannelBusy("Telegram asked to wait before this chat is written to again", left_s)
 
     def _with_wait(self, waits: dict[str, float], to: str, seconds: float) -> dict[str, float]:
-        """Note how long a chat has to wait, and forget the waits that are over."""
+        """Note the wait of a chat, and forget waits that are over."""
         now = self._clock.monotonic()
         return {chat: until for chat, until in waits.items() if until > now} | {to: now + seconds}
 
     def _keep_pace(self, group: str) -> None:
-        """Refuse a draft that comes too soon after another in a group; its text is in the next one."""
+        """Refuse a draft that comes too soon after another in a group. The next draft has its text."""
         now = self._clock.monotonic()
         self._shown = {chat: at for chat, at in self._shown.items() if now - at < GROUP_INTERVAL_S}
         if (shown := self._shown.get(group)) is not None:
@@ -158,7 +158,7 @@ class TelegramSender:
 
 
 def _topic(thread_id: str | None) -> int | None:
-    """Name a topic as Telegram wants it: *General* is left out."""
+    """Return a topic as Telegram expects it; None for *General*."""
     if thread_id is None or thread_id == GENERAL_TOPIC:
         return None
     if (number := _number(thread_id)) is None:

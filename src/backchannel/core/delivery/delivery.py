@@ -10,12 +10,12 @@ settle it at once:
 - `failed`: the run that was to write the text failed.
 
 The outbox makes a receipt `sending` in a commit of its own before it calls the channel. The outcome is `sent`,
-`failed`, `uncertain` (nobody knows), or `pending` once more (to be sent again at `due_at`). Only a person leads on from
-`failed` and `uncertain`; for `uncertain` a proof does too. Every other state is settled for good.
+`failed`, `uncertain` (nobody knows), or `pending` once more (to be sent again at `due_at`). Only a person's action
+changes `failed` and `uncertain`; a proof of arrival also changes `uncertain`. Every other state is final.
 
 A delivery is sent in parts, one after the other. Each part has its own key and attempts. Parts are `pending`,
 `sending`, `sent`, `failed` or `uncertain`. The first part that is not sent decides the state of the whole. When a
-delivery is dropped, its unsent parts become `dropped`. The other parts show how far it came.
+delivery is dropped, its unsent parts become `dropped`. The other parts keep their states.
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ class DeliveryState(StrEnum):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing can happen to it any more."""
+        """True if the state is final."""
         return not (self.is_open or self.needs_person)
 
     @property
     def is_open(self) -> bool:
-        """Whether the gateway still works on it."""
+        """True if the gateway still works on it."""
         return self in (DeliveryState.PENDING, DeliveryState.SENDING)
 
     @property
     def needs_person(self) -> bool:
-        """Whether only a person can settle it."""
+        """True if only a person can settle it."""
         return self in (DeliveryState.FAILED, DeliveryState.UNCERTAIN)
 
 
 class DeliveryLane(NamedTuple):
-    """One chat, or one thread in it: what goes there goes one at a time, in order."""
+    """One chat, or one thread in it. Its messages are sent one at a time, in order."""
 
     channel: str
     account_id: str
@@ -95,12 +95,12 @@ class DeliveryLane(NamedTuple):
 
     @classmethod
     def of(cls, channel: str, to: str, account_id: str | None = None, thread_id: str | None = None) -> Self:
-        """Name the lane of an address. No account means the default one: both must not be two lanes."""
+        """Return the lane of an address. No account and the default account are the same lane."""
         return cls(channel, account_id or DEFAULT_ACCOUNT, to, thread_id)
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A delivery as its row says; the field names are the columns."""
+    """A delivery as it is stored. The field names are the columns."""
 
     position: int
     """Its place in the line of its chat: the order in which texts, and retries, were committed."""
@@ -128,14 +128,14 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def lane(self) -> DeliveryLane | None:
-        """Where it stands in line; None while it has no text or no address, so that it holds nothing back."""
+        """The lane that it waits in; None without a text or an address, so that it delays nothing."""
         if self.text is None or self.channel is None or self.target is None:
             return None
         return DeliveryLane.of(self.channel, self.target, self.account_id, self.thread_id)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One message of a delivery, as its row says; the field names are the columns."""
+    """One message of a delivery, as it is stored. The field names are the columns."""
 
     delivery_id: str
     n: int
@@ -164,29 +164,29 @@ def part_key(delivery_id: str, n: int) -> str:
 def make_parts(delivery_id: str, text: str, limit: int, measure: Measure = len, *, after: int = 0) -> list[Part]:
     """Split a delivery's text for its channel (`core/delivery/splitting.py`); `after` is the last number that is taken.
 
-    A re-routed delivery is split anew for its new channel, and its parts are numbered on. A far end that has taken the
-    old keys would say so and post nothing.
+    A re-routed delivery is split again for its new channel. Its new parts get new numbers, because a platform that
+    knows the old keys would post nothing.
     """
     parts = split(text, limit, measure)
     return [Part(delivery_id=delivery_id, n=n, text=part) for n, part in enumerate(parts, after + 1)]
 
 
 def state_of(parts: Sequence[DeliveryState]) -> DeliveryState:
-    """Tell the state of a delivery from those of its parts, in order; without any there was nothing to say."""
+    """Return the state of a delivery from its parts, in order; `skipped` without parts."""
     if not parts:
         return DeliveryState.SKIPPED
     return next((state for state in parts if state is not DeliveryState.SENT), DeliveryState.SENT)
 
 
 class Tries(NamedTuple):
-    """How often a part was tried, the last attempt included; a person's retry begins anew."""
+    """The attempts of a part, with the last one. A person's retry starts the count again."""
 
     attempts: int
     waited_ms: int = 0
 
 
 class PartAttempted(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt made of a part."""
+    """The state of a part after an attempt."""
 
     state: DeliveryState
     message_id: str | None = None
@@ -200,9 +200,9 @@ class PartAttempted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
-    """Tell how long to wait, in milliseconds: 1 s, doubling to 60 s, and as long as the channel asked; None gives up.
+    """Return the back-off in milliseconds: from 1 s, doubled up to 60 s, or the channel's own wish; None gives up.
 
-    A wait that is longer than what is left of the time is cut to it: one last attempt is better than none.
+    A wait beyond the time limit is cut to the limit: one last attempt is better than none.
     """
     left = MAX_RETRY_TIME_MS - tries.waited_ms
     if tries.attempts >= MAX_ATTEMPTS or left <= 0:
@@ -212,10 +212,10 @@ def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
 
 
 def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, edits: bool = False) -> PartAttempted:
-    """Decide what becomes of a part, from what the channel answered or raised.
+    """Decide the next state of a part, from the channel's answer or error.
 
-    A part that `edits` a draft may be repeated, as if its key were taken. Where the platform refuses the edit, the part
-    is posted, and the draft removed, unless it is gone.
+    A part that `edits` a draft may be repeated, as on a channel that takes keys. If the platform refuses the edit, the
+    part is posted instead. The draft is then removed, unless it is gone.
     """
     if isinstance(answer, Sent):
         return PartAttempted(state=DeliveryState.SENT, message_id=answer.message_id)
@@ -240,16 +240,16 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool,
 
 
 def account_hold_ms(answer: Sent | ChannelError) -> int | None:
-    """Tell how long all that goes out by an account has to wait, by the answer to one part; None: it need not."""
+    """Return how long all messages of an account must wait after this answer; None if they need not."""
     if not isinstance(answer, ChannelBusy) or not answer.is_account_wide:
         return None
     return max(round(_BACKOFF.first_s * 1000), _asked_delay_ms(answer.retry_after_s))
 
 
 def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> PartAttempted | None:
-    """Decide what becomes of a part whose process died; None leaves it as it is.
+    """Decide the next state of a part whose process died; None leaves it unchanged.
 
-    A part on which the process died as often as parts are tried at all is given up: it may be the cause.
+    A part may be the cause of the crashes. It is given up after as many crashes as a part has attempts.
     """
     if state is not DeliveryState.SENDING:
         return None
@@ -263,7 +263,7 @@ def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> 
 
 
 class DeliveryAction(StrEnum):
-    """What a person may do with a delivery that did not arrive, or perhaps not."""
+    """An action of a person on a delivery that failed or is uncertain."""
 
     RETRY = "retry"
     REROUTE = "reroute"
@@ -290,12 +290,12 @@ _SETTLED = "it is settled for good; `send` can post a text of its own"
 
 
 def act(action: DeliveryAction, delivery: Delivery, *, has_channel: bool = True) -> DeliveryState:
-    """Tell the state that a person's action brings a delivery to. A retry without a text runs its announce again.
+    """Return the state of a delivery after a person's action. A retry without a text runs its announce again.
 
-    One that is confirmed is sent, unless parts are left: then it goes on with those.
+    A confirmed delivery is `sent`, or continues with its remaining parts.
 
-    Without `has_channel` this gateway does not have the channel that it waits for. Another one on the database may; if
-    none does it would wait for ever, so a person may give it up or send it elsewhere.
+    Without `has_channel`, this gateway lacks the delivery's channel. Perhaps another gateway has it. If none does, the
+    delivery would wait for ever, so a person may drop or re-route it.
 
     Raises:
         InvalidRequest: nothing can be done in its state, or it has no text to send elsewhere.
@@ -320,7 +320,7 @@ def act(action: DeliveryAction, delivery: Delivery, *, has_channel: bool = True)
 
 
 def _asked_delay_ms(retry_after_s: float | None) -> int:
-    if retry_after_s is None or not retry_after_s > 0:  # what is no number is no wish either
+    if retry_after_s is None or not retry_after_s > 0:  # NaN asks for nothing
         return 0
     return math.ceil(min(retry_after_s * 1000, MAX_RETRY_TIME_MS))
 
@@ -330,11 +330,11 @@ def _count(attempts: int) -> str:
 
 
 def notice_address(run: Run) -> Address | None:
-    """Decide where the notice of a run that just ended goes; None when there is none.
+    """Return the address for the failure notice of a run that just ended; None if there is no notice.
 
-    A notice goes to a chat outside that was owed an answer, when the run ended as error or timeout. An abort needs
-    none, since it was asked for; webchat has an event of its own; flows of the gateway post their own outcome. One
-    notice is enough, however often the run is tried again.
+    A run that should answer an outside chat gets a notice if it ends as error or timeout. An aborted run gets none: a
+    person asked for the abort. Webchat has an event instead, and flows post their own outcome. A retried run gets no
+    second notice.
     """
     if run.state not in (RunState.ERROR, RunState.TIMEOUT) or run.failure_told:
         return None
@@ -345,12 +345,12 @@ def notice_address(run: Run) -> Address | None:
 
 
 def notice_text(run_id: str) -> str:
-    """Word the notice: what a provider said stays with the operator, who finds it by the run's id."""
+    """Write the notice. It hides the provider's error, which the operator finds by the run's id."""
     return f"Sorry, I could not answer this (run {cut(run_id, _LONGEST_ID)}). The operator can see why."
 
 
 def tool_line(call: ToolCall) -> str:
-    """Say in one line which tool was called, and with what; credentials are hidden before anything is cut."""
+    """Show a tool call and its arguments in one line. Credentials are hidden before the line is cut."""
     name = cut(" ".join(call.name.split()), _NAME_LIMIT)
     arguments = redact_value_opening(call.block.arguments, _ARGUMENTS_LIMIT)
     shown = f": {cut(msgspec.json.encode(arguments).decode(), _ARGUMENTS_LIMIT)}" if arguments else ""
@@ -358,7 +358,7 @@ def tool_line(call: ToolCall) -> str:
 
 
 class Post(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that shall go to a chat."""
+    """A text to deliver to a chat."""
 
     session_key: str
     address: Address | None
@@ -379,7 +379,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class PartClaimed(msgspec.Struct, frozen=True):
-    """A part that may be sent now, and nobody else sends."""
+    """A part that this process alone may send now."""
 
     delivery: Delivery
     part: Part

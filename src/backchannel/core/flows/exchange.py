@@ -3,13 +3,13 @@
 States, and what moves them:
 
 - `primary`: the target works on the request. Its end leads on; a failure ends the exchange.
-- `handover`: the reply or the failure is there, and the waiting call is about to get it as its result. Nothing is
-  queued or noted before that result is committed. So turn 1 never claims a reply that the requester does not have, and
-  no outcome is lost when the call breaks off. A call that stopped waiting gets no handover: the outcome comes as a
+- `handover`: the primary run has ended, and the waiting call is about to get the outcome as its result. Nothing is
+  queued or noted before that result is committed. So turn 1 never refers to a reply that the requester does not have.
+  No outcome is lost if the call breaks off. A call that stopped waiting gets no handover: the outcome comes as a
   message.
 - `turn`: turn 1 gives the requester the reply, turn 2 gives the target the requester's answer, and so on.
-- `announce`: the target, without tools, says what its own chat shall be told.
-- `done`: over, unless a person retries a failed run.
+- `announce`: the target, without tools, writes the message to its own chat.
+- `done`: the exchange has ended. Only a person's retry of a failed run opens it again.
 
 At most one run is open, and its id is in the exchange. The end of any other run, or the same event again, changes
 nothing. The ids of runs follow from the exchange's id, so a unit that runs twice asks for the same run. The unit that
@@ -59,7 +59,7 @@ _CHANGED = {Change.RESET: "was reset", Change.STOP: "was stopped", Change.DELETE
 def open_exchange(
     request: SendRequest, waits: Iterable[Wait], limits: ExchangeLimitSettings, show: Callable[[str], str] = str
 ) -> Stepped | FlowRefused:
-    """Begin an exchange with its primary run, unless it would wait in a circle or its chain has gone too far."""
+    """Begin an exchange with its primary run, or refuse it for a circle of waits or a limit of its chain."""
     requester, target = request.requester, request.target
     if request.is_waiting and requester is not None:
         decision = may_wait(waits, str(requester.key), str(target.key), show)
@@ -88,7 +88,7 @@ def open_exchange(
 
 
 def step(exchange: Exchange, event: Event, address_now: Address | None = None) -> Stepped:
-    """Tell what comes next; `address_now` is the target's return address, for an exchange that has none frozen."""
+    """Return the next step. `address_now` is used if the exchange has no frozen address of its target."""
     match event:
         case RunEnded() if event.run_id == exchange.run_id and event.state.is_finished:
             return _run_ended(exchange, event, address_now)
@@ -102,7 +102,7 @@ def step(exchange: Exchange, event: Event, address_now: Address | None = None) -
 
 
 def why_no_loop(exchange: Exchange) -> str | None:
-    """Say why there are no reply-back turns; None when there are."""
+    """Return why there are no reply-back turns; None if there are turns."""
     if exchange.requester is None:
         return "the requester is not a session"
     if exchange.is_same_session:
@@ -117,7 +117,7 @@ def why_no_loop(exchange: Exchange) -> str | None:
 
 
 def why_loop_ends(exchange: Exchange, turn: RunEnded) -> str | None:
-    """Say why no turn follows the one that ended; None when the next one does."""
+    """Return why the turn that ended was the last; None if another follows."""
     if turn.state is not RunState.OK:
         return f"turn {exchange.turn} ended as {turn.state}"
     if not _text(turn.reply).strip():
@@ -130,7 +130,7 @@ def why_loop_ends(exchange: Exchange, turn: RunEnded) -> str | None:
 
 
 def is_deliverable(address: Address | None) -> bool:
-    """Whether an address leads to somebody."""
+    """True if messages can be delivered to an address."""
     return address is not None and address.channel not in _NOWHERE
 
 
@@ -154,12 +154,12 @@ def _primary_ended(exchange: Exchange, event: RunEnded, address_now: Address | N
         exchange = replace(exchange, failure=_why(event, "primary"))
     if exchange.is_waiting and exchange.call_id is not None:
         return replace(exchange, state=ExchangeState.HANDOVER), ()
-    # A program that waits has its answer in the run, which it can ask for again; a call in a run has to be handed it.
+    # A program that waits can read the answer from the run again. A call inside a run has only its result.
     return _outcome_is_there(exchange, address_now, is_told=exchange.is_waiting)
 
 
 def _outcome_is_there(exchange: Exchange, address_now: Address | None, *, is_told: bool) -> Stepped:
-    """Go on after the primary run; `is_told` says whether the caller has its outcome."""
+    """Continue after the primary run. `is_told` is true if the caller has the outcome."""
     exchange = replace(exchange, is_waiting=False)
     if exchange.failure is not None:
         notes = () if is_told else failure_note(exchange, exchange.failure)
@@ -186,7 +186,7 @@ def _next_turn(exchange: Exchange) -> Stepped:
 
 
 def _leave_loop(exchange: Exchange, why: str, address_now: Address | None) -> Stepped:
-    """Go on to the announce; a reply that the requester has not had by now is given to it as a note."""
+    """Continue with the announce. The requester gets a reply that it does not have yet as a note."""
     notes = late_reply_note(exchange)
     exchange = replace(exchange, loop_end=exchange.loop_end or why, has_reply=exchange.has_reply or bool(notes))
     if exchange.ending is EarlyEnding.CANCELLED:
@@ -223,7 +223,7 @@ def _announce_ended(exchange: Exchange, event: RunEnded) -> Stepped:
 
 
 def _settle(exchange: Exchange, outcome: ExchangeOutcome, reason: str, before: tuple[Action, ...] = ()) -> Stepped:
-    """End the exchange; a receipt is settled once, even when a failed primary run is retried later."""
+    """End the exchange. Its receipt is settled once, even if a failed primary run is retried later."""
     if exchange.outcome is not None:
         return replace(exchange, state=ExchangeState.DONE), before
     done = replace(exchange, state=ExchangeState.DONE, outcome=outcome, reason=reason)
@@ -245,9 +245,9 @@ def _wait_ended(exchange: Exchange, event: WaitEnded, address_now: Address | Non
 
 
 def _interrupted(exchange: Exchange, event: SessionInterrupted) -> Stepped:
-    """Shorten the exchange; the open run's end, which follows, takes it on.
+    """Shorten the exchange. The end of its open run then continues it.
 
-    A run at work on the other session is let finish: nobody asked to stop it.
+    A running run of the other session may finish: nobody asked to stop it.
     """
     if event.change is Change.DELETE and _is(exchange.requester, event):
         exchange = replace(exchange, is_requester_gone=True)
@@ -269,7 +269,7 @@ def _interrupted(exchange: Exchange, event: SessionInterrupted) -> Stepped:
 
 
 def ending_for(exchange: Exchange, event: SessionInterrupted) -> EarlyEnding | None:
-    """Say how a change of a session shortens an open exchange; None when it goes on as it was."""
+    """Return how a change of a session shortens an open exchange; None if it continues unchanged."""
     if _is(exchange.target, event):
         if event.change is Change.DELETE or exchange.state is ExchangeState.PRIMARY:
             return EarlyEnding.CANCELLED
@@ -289,7 +289,7 @@ def _retried(exchange: Exchange, event: StepRetried) -> Stepped:
     if exchange.outcome is ExchangeOutcome.FAILED:
         return _announce_retried(exchange, event)
     if event.run_id == exchange.primary_run and exchange.reply is None:
-        # Its receipt is settled, its caller was told, and its turns are over: only a note can bring a reply now.
+        # The receipt is settled, the caller has its result, and the turns are over. Only a note can bring a reply now.
         return replace(
             exchange, state=ExchangeState.PRIMARY, run_id=event.run_id, ending=EarlyEnding.CANCELLED, failure=None
         ), ()
@@ -297,7 +297,7 @@ def _retried(exchange: Exchange, event: StepRetried) -> Stepped:
 
 
 def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
-    """Say why a run of an exchange would be run again for nothing; None when the exchange takes it up."""
+    """Return why a retry of a run would not help its exchange; None if the exchange would use the result."""
     if step(exchange, StepRetried(run_id=run_id)) != (exchange, ()):
         return None
     if exchange.state is ExchangeState.HANDOVER and run_id == exchange.primary_run:
@@ -326,16 +326,16 @@ def _text(text: str | None) -> str:
     return text or ""
 
 
-# The runs and notes that an exchange asks for: on which session, what they say, and who is said to have written it
+# The runs and notes of an exchange: their session, their text, and their named author
 
 
 def turn_id(exchange: Exchange, turn: int) -> str:
-    """Name the run of a turn; a unit that is run twice asks for the same run."""
+    """Return the id of a turn's run. It is fixed, so a unit that runs twice asks for the same run."""
     return f"{exchange.id}/turn/{turn}"
 
 
 def announce_id(exchange: Exchange, count: int) -> str:
-    """Name the n-th announce run."""
+    """Return the id of the n-th announce run."""
     return f"{exchange.id}/announce/{count}"
 
 
@@ -345,14 +345,14 @@ def primary_run(exchange: Exchange) -> QueueRun:
 
 
 def turn_run(exchange: Exchange) -> QueueRun:
-    """Make the run of the turn that the exchange is at: it hears the other side."""
+    """Make the run of the current turn. Its message is the other side's reply."""
     other = exchange.target if exchange.speaker is exchange.requester else exchange.requester
     says = replace(_from(exchange, other, FlowStep.TURN), turn=exchange.turn, max_turns=exchange.max_turns)
     return _run(exchange, RunKind.TURN, (turn_text(exchange),), says)
 
 
 def announce_run(exchange: Exchange) -> QueueRun:
-    """Make the run that says what the target's chat is told; it is the gateway that asks."""
+    """Make the run that writes the message to the target's chat. The gateway is its author."""
     asks = Provenance(
         kind=ProvenanceKind.INTERNAL_SYSTEM, source_tool=SEND_TOOL, exchange_id=exchange.id, step=FlowStep.ANNOUNCE
     )
@@ -360,7 +360,7 @@ def announce_run(exchange: Exchange) -> QueueRun:
 
 
 def late_reply_note(exchange: Exchange) -> tuple[AddNote, ...]:
-    """Make the note with a reply that the requester has not had; none if there is nothing to tell, or nobody."""
+    """Make the note with a late reply; none if there is no reply or no requester."""
     taker = exchange.note_taker
     if taker is None or exchange.has_reply or is_silent(exchange.reply):
         return ()
@@ -368,7 +368,7 @@ def late_reply_note(exchange: Exchange) -> tuple[AddNote, ...]:
 
 
 def failure_note(exchange: Exchange, why: str) -> tuple[AddNote, ...]:
-    """Make the note that no reply will come; none if that was told before, or there is nobody to tell."""
+    """Make the note that no reply will come; none if the requester knows it, or there is no requester."""
     taker = exchange.note_taker
     if taker is None or exchange.outcome is not None:
         return ()
@@ -394,7 +394,7 @@ def _note(exchange: Exchange, taker: Party, text: str, step: FlowStep) -> AddNot
 
 
 def _from(exchange: Exchange, source: Party | None, step: FlowStep) -> Provenance:
-    """Say who wrote a message: the other session, or a person outside of all sessions."""
+    """Return who wrote a message: the other session, or a person outside all sessions."""
     if source is None:
         return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_tool=SEND_TOOL, exchange_id=exchange.id, step=step)
     return Provenance(

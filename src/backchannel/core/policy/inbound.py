@@ -9,8 +9,8 @@
 - A message that the send policy denies is recorded as a note. So is a group message that does not mention the agent.
 - Everything else is answered.
 
-A message that several of our accounts read is taken once (`once_for_all`). An event is known by its `identity`. The
-store handles each event once, in the commit that accepts it.
+A message that several of the gateway's accounts read is handled once (`once_for_all`). An event is known by its
+`identity`. The store handles each event once, in the commit that accepts it.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def parse_event(body: bytes | str) -> InboundEvent:
 
 
 def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
-    """Check an event that came over a channel, clean the names in it, and fill in the channel's.
+    """Check an event of a channel, clean the names in it, and fill in the channel's name.
 
     Raises:
         InvalidRequest: it names another channel, lacks an id, or is too old.
     """
-    for name in ("chat_id", "sender_id", "message_id"):  # what was not decoded has not been checked
+    for name in ("chat_id", "sender_id", "message_id"):  # a channel's own event has passed no decoder
         if not 0 < len(getattr(event, name)) <= MAX_KEY_LENGTH:
             raise InvalidRequest(f"{name}: expected a text of 1 to {MAX_KEY_LENGTH} characters", param=name)
     if event.channel not in ("", channel):
@@ -86,7 +86,7 @@ def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
 
 
 class BindingMatchSettings(Settings, frozen=True, kw_only=True):
-    """Which inbound messages a binding is for; all given must match."""
+    """The inbound messages that a binding is for. All given fields must match."""
 
     channel: Annotated[str, setting("The channel's name.", min_length=1)]
     account_id: Annotated[str | None, setting("The account on that channel.")] = None
@@ -94,7 +94,7 @@ class BindingMatchSettings(Settings, frozen=True, kw_only=True):
 
 
 class BindingSettings(Settings, frozen=True, kw_only=True):
-    """Which agent answers where."""
+    """A binding: the agent that answers the messages that match."""
 
     match: Annotated[BindingMatchSettings, setting("Which inbound messages.")]
     agent_id: Annotated[str, setting("The agent that gets them.", min_length=1)]
@@ -102,7 +102,7 @@ class BindingSettings(Settings, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RoutingRules:
-    """The settings that decide whose session a message belongs to."""
+    """The settings that decide to which session a message belongs."""
 
     scheme: KeyScheme
     identity_links: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class RoutingRules:
 
 @dataclass(frozen=True, slots=True)
 class MessageRoute:
-    """Whose session a message belongs to, and where its reply goes."""
+    """The session that a message belongs to, and the address of its reply."""
 
     key: SessionKey
     address: Address
@@ -139,11 +139,10 @@ def route(
 ) -> MessageRoute:
     """Name the session of a message, and the address that a reply to it goes to.
 
-    `home` is the id that its chat had before, where that is another: its sessions keep their names. `thread_word` is
-    what its channel calls a thread.
+    `home` is the earlier id of a chat that got a new one: its sessions keep their names. `thread_word` is the channel's
+    word for a thread.
 
-    Raises:
-        InvalidSessionKey: the ids make no key; it would be too long.
+    Raises: InvalidSessionKey: the key of these ids would be too long.
     """
     agent, scheme, person = _choose_agent(event, routing, home), routing.scheme, None
     quotes = None if event.chat_type is ChatType.DIRECT else event.message_id
@@ -167,17 +166,17 @@ def _choose_agent(event: InboundEvent, routing: RoutingRules, home: str | None) 
         match = binding.match
         asked = ((match.channel, event.channel), (match.account_id, event.account_id))
         is_here = match.chat_id is None or match.chat_id.lower() in (event.chat_id.lower(), (home or "").lower())
-        # Without regard to case, as in keys: else one session could have two agents.
+        # Case is ignored, as in keys. Otherwise one session could have two agents.
         if is_here and all(wanted is None or wanted.lower() == came.lower() for wanted, came in asked):
             return binding.agent_id
     return routing.scheme.default_agent
 
 
 def _choose_peer(event: InboundEvent, links: Mapping[str, Sequence[str]]) -> str:
-    """Name who writes: the person that the id is linked to, else the id itself."""
+    """Return the person that the sender's id is linked to, else the id itself."""
     if (linked := _linked_person(event, links)) is not None:
         return linked
-    # Somebody whose id happens to be, or was chosen to be, the name of a linked person stays apart from them.
+    # A sender whose id equals the name of a linked person, by chance or on purpose, is not that person.
     taken = {person.lower() for person in links}
     return _full_id(event) if event.sender_id.lower() in taken else event.sender_id
 
@@ -192,9 +191,10 @@ def _full_id(event: InboundEvent) -> str:
 
 
 def left_to(event: InboundEvent, routed: MessageRoute, routing: RoutingRules, home: str | None) -> str | None:
-    """Name the account of ours that is to bring a message to its session, where that is another than this.
+    """Return the other account of the gateway that must bring this message to its session; None if this one may.
 
-    It would be a note if this one took it, and the one that it mentions would come too late.
+    That is an account that the message mentions. If this account took the message, it would become a note, and the
+    mentioned account would come too late.
     """
     if event.mentioned:
         return None
@@ -213,7 +213,7 @@ class Verdict(StrEnum):
     ANSWER = "answer"
     COMMAND = "command"
     PAIR = "pair"
-    """Its sender is sent a code; the message is not read."""
+    """Its sender gets a code. The message is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +224,16 @@ class Admission:
     reason: str
     standing: Rank
     rule: str | None = None
-    """The setting that decided; None when no setting had a say."""
+    """The setting that decided; None if no setting did."""
     command: Command | CommandReply | None = None
     shadowed: str | None = None
     """Why the send policy would have denied it, when only `shadow` let it through."""
 
 
 def standing_of(sender_id: str, settings: ChannelSettings, known: SenderKnown | None = None) -> Rank:
-    """The standing of a sender on a channel. Ids are compared as they are: on some platforms case makes two people.
+    """Return the rank of a sender on a channel. Ids are compared with their case: it may tell two people apart.
 
-    Whom an owner has let in by a code is authorised for as long as the channel pairs.
+    A sender whom an owner admitted by a code is authorised while the channel has pairing on.
     """
     if sender_id in settings.owners:
         return Rank.OWNER
@@ -243,7 +243,7 @@ def standing_of(sender_id: str, settings: ChannelSettings, known: SenderKnown | 
 
 
 def is_pairing_asked(sender_id: str, settings: ChannelSettings) -> bool:
-    """Whether it takes a look at the pairings to tell the standing of a sender."""
+    """True if the rank of a sender depends on the stored pairings."""
     return settings.pairing and standing_of(sender_id, settings) is Rank.STRANGER
 
 
@@ -270,9 +270,9 @@ class AdmissionRules:
 def command_in(
     event: InboundEvent, own_names: Collection[str] = (), called: Collection[str] | None = None
 ) -> Command | CommandReply | None:
-    """Read a message as a command; None if it is none, or one for somebody else.
+    """Read a message as a command; None if it is no command, or a command for another bot.
 
-    `called` are the names of the account that got the message; None is all of `own_names`.
+    `called` are the names of the account that got the message; None means all of `own_names`.
     """
     return None if event.sender_is_bot else parse(event.text, _names(event, own_names if called is None else called))
 
@@ -282,12 +282,12 @@ def admit(
 ) -> Admission:
     """Decide what is done with a message.
 
-    `session` is its session as it is now, if there is one. `known` is what pairing tells of the sender.
+    `session` is its session as it is now, if there is one. `known` is the pairing of the sender.
     """
     policy = rules.ask_policy(session)
     admission = _admit(event, rules, policy, known)
     if policy.would_deny and admission.verdict in (Verdict.ANSWER, Verdict.RECORD):
-        return dataclasses.replace(admission, shadowed=policy.reason)  # in the others the policy has no say
+        return dataclasses.replace(admission, shadowed=policy.reason)  # the policy does not apply to the other verdicts
     return admission
 
 
@@ -321,7 +321,7 @@ def _admit(event: InboundEvent, rules: AdmissionRules, policy: Decision, known: 
 
 
 def _meet(event: InboundEvent, settings: ChannelSettings, policy: Decision, known: SenderKnown | None) -> Admission:
-    """Decide what is done with a stranger's message: nothing, but for a code in a direct chat where pairing is on."""
+    """Decide on a stranger's message: ignore it, or send a code in a direct chat if pairing is on."""
     setting = f"channels.{event.channel}"
     if known is None or event.chat_type is not ChatType.DIRECT or event.sender_is_bot:
         rule = f"{setting}.allowFrom"
@@ -343,10 +343,10 @@ def _is_own(event: InboundEvent, own_names: Collection[str]) -> bool:
 
 
 def _names(event: InboundEvent, called: Collection[str]) -> Collection[str] | None:
-    """List the names that a command may be addressed to; None is any.
+    """List the names that a command may be addressed to; None means any.
 
-    Where a channel does not know its own names, `/stop@somebody` in a group may be meant for another bot: it is ours
-    when the event says that we are mentioned.
+    A channel may not know its own names. Then `/stop@somebody` in a group may be meant for another bot. It is for this
+    one if the event says that it is mentioned.
     """
     if called:
         return called
@@ -354,7 +354,7 @@ def _names(event: InboundEvent, called: Collection[str]) -> Collection[str] | No
 
 
 def _admit_command(command: Command | CommandReply, standing: Rank) -> Admission:
-    """Let a command pass; one that the sender may not use is answered with why."""
+    """Accept a command. A command that the sender may not use is answered with the reason."""
     allowed = may_use(command.spec, standing)
     if not allowed.allowed:
         command = CommandReply(command.name, allowed.reason)
@@ -380,17 +380,17 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_own(self) -> bool:
-        """Whether it names no sender but the chat itself, so that another account of ours may have written it."""
+        """True if its sender is the chat itself. Then another account of the gateway may have written it."""
         return bool(self.twins) and self.event.sender_id == self.event.chat_id
 
     @property
     def content(self) -> tuple[Block, ...]:
-        """What was written, and what came with it."""
+        """The text of the message, and its attachments."""
         return (*text_content(self.event.text), *self.attached)
 
 
 def ignore_own(event: InboundEvent) -> Admission:
-    """Ignore a post that another account of ours wrote in the name of the chat."""
+    """Ignore a post that another account of the gateway wrote in the name of the chat."""
     reason = f"message {quote(event.message_id)} was sent by another account of ours"
     return Admission(Verdict.IGNORE, reason, Rank.STRANGER)
 
@@ -399,9 +399,9 @@ _TAKEN = (Verdict.RECORD, Verdict.ANSWER, Verdict.COMMAND)
 
 
 def once_for_all(admission: Admission, arrival: Arrival, brought: Iterable[InboundOutcome | None]) -> Admission:
-    """Let a message pass that several accounts of ours read, unless it is for another to bring, or was taken then.
+    """Ignore a message that another account of the gateway has brought, or must bring; else keep the admission.
 
-    `brought` tells what was made of it when others brought it. It is read only where that has a say.
+    `brought` are the outcomes of the same message from other accounts. They are read only if they matter.
     """
     if not arrival.twins or admission.verdict not in _TAKEN:
         return admission
@@ -417,7 +417,7 @@ def once_for_all(admission: Admission, arrival: Arrival, brought: Iterable[Inbou
 
 
 class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was made of an inbound message, as its row keeps it."""
+    """The outcome of an inbound message, as its row stores it."""
 
     verdict: Verdict
     reason: str
@@ -427,7 +427,7 @@ class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class InboundTaken(msgspec.Struct, frozen=True):
-    """What became of an inbound message, now or when it came first; `accepted` is its run, if it has one."""
+    """An inbound message that was handled, now or when it came first. `accepted` is its run, if it has one."""
 
     outcome: InboundOutcome
     accepted: RunAccepted | None = None

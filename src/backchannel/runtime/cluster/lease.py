@@ -1,8 +1,8 @@
 """The lease of this gateway among those that work on one database.
 
-The lease is renewed every third of its length. By this process's own clock it ends a little sooner than the others see
-it end. Then, or when the others have ended this process, all work is dropped without another commit. The process enters
-once more under a new number. The lease is checked before each model call, tool and send.
+The lease is renewed every third of its length. This process lets its lease end a little before the others see it end.
+Then, or when the others have ended this process, it drops all work without another commit. It enters again under a new
+number. The lease is checked before each model call, tool and send.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GatewayLease(Service):
         clock: Clock,
         lease_s: float,
     ) -> None:
-        """Make it; `called` asks for a renewal at once, `work` is halted and started again after the lease is lost.
+        """Make a lease. `called` asks for a renewal at once. After a lost lease, `work` is halted and started again.
 
         `member` describes this gateway to the others.
         """
@@ -71,7 +71,7 @@ class GatewayLease(Service):
         self._taking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take the duties that nobody has, and begin to listen; once."""
+        """Take the duties that no gateway has, and begin to listen. Later calls do nothing."""
         if self._keeping is not None:
             return  # it starts the others again after a lost lease
         self._store.driver.listen_for_end(self._cast_out)
@@ -120,11 +120,11 @@ class GatewayLease(Service):
                     self._called.set()  # at once: there is time left
                     await asyncio.sleep(min(0.2, self._lease_s / 10))
                     return
-        # Work that found the lease over has been dropped by now, and would be taken up by nobody under this number.
+        # Work that saw the lease expire has been dropped. Under the old number nobody would continue it.
         await self._begin_anew()
 
     def _renewed(self, began: float, peers: Sequence[GatewaySeen]) -> None:
-        """Move the end of the lease; one that is alone goes on until it is told otherwise: nobody could take over."""
+        """Move the end of the lease. A gateway that is alone needs no end: nobody could take over."""
         self._store.set_lease_end(began + self._lease_s * (1 - SOONER) if len(peers) > 1 else inf)
 
     async def _begin_anew(self) -> None:
@@ -142,14 +142,14 @@ class GatewayLease(Service):
         try:
             await self._work.start()
         except Exception:
-            self._cast_out()  # what has started is halted, and all is started once more
+            self._cast_out()  # halts what has started; then everything starts again
             raise
         self._called.set()  # duties are taken by the next renewal
 
     async def _entered(self) -> float | None:
-        """Enter once more; returns when that began, or None if it has to be tried again.
+        """Enter again; returns the time when that began, or None if it must be retried.
 
-        It may have waited for the database for so long that the lease is over by now: with that no work is begun.
+        The wait for the database may have used up half of the lease. Then no work is begun with it.
         """
         began = monotonic()
         try:
@@ -159,7 +159,7 @@ class GatewayLease(Service):
         return began if monotonic() < began + self._lease_s / 2 else None
 
     def _stand(self, standing: LeaseRenewed) -> None:
-        """Take note of who is at work. What there is to do about it must not hold up the next renewal."""
+        """Note which gateways are alive. Reactions run in a task, so that they do not delay the next renewal."""
         before = self._duties.peers
         self._duties.set_peers(standing.peers)
         self._echoing.set_peers(standing.peers)
@@ -172,7 +172,7 @@ class GatewayLease(Service):
             self._echoing.look_soon()
 
     async def _take_over(self) -> None:
-        """Take over from the dead; if that is refused, the next renewal finds them again."""
+        """Take over from dead gateways. If that is refused, the next renewal finds them again."""
         number = self._store.number
         with suppress(Unavailable):
             taken = await self._store.take_over(self._duties.wanted())
@@ -192,7 +192,7 @@ class GatewayLease(Service):
 
 
 def member_of(config: Config, agents: Agents) -> GatewayInfo:
-    """Say what the others are told of this gateway."""
+    """Describe this gateway to the others."""
     alike = (config.session, config.messages, config.agents, config.tools, config.channels, config.bindings)
     return GatewayInfo(
         name=f"{socket.gethostname()}:{os.getpid()}",
@@ -204,6 +204,6 @@ def member_of(config: Config, agents: Agents) -> GatewayInfo:
 
 
 def differences(one: GatewayInfo, other: GatewayInfo) -> list[str]:
-    """Say in which ways gateways on one database differ that should be alike."""
+    """List the differences between gateways that should be alike."""
     pairs = (("version", one.version, other.version), ("configuration", one.config, other.config))
     return [what for what, left, right in pairs if left != right]

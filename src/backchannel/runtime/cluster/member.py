@@ -58,7 +58,7 @@ LEFT_AFTER_MS = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberParts:
-    """The parts of a runtime that have to do with other gateways."""
+    """The parts of a runtime that deal with other gateways."""
 
     config: Config
     store: Store
@@ -78,12 +78,12 @@ class MemberParts:
 
 
 class ClusterMember(Service):
-    """One gateway among those on a database: what it does about the work of the others."""
+    """One of the gateways on a database. It reacts to the others' commits, and takes over their work."""
 
     name = "streams"
 
     def __init__(self, parts: MemberParts, work: Service) -> None:
-        """Make it; `work` is halted and started again after this gateway has lost its lease."""
+        """Make a member. After a lost lease, `work` is halted and started again."""
         self._parts = parts
         self._is_halted = True
         self._tasks = Tasks()
@@ -121,10 +121,10 @@ class ClusterMember(Service):
             GrowthWanted: (self._here.on_wanted,),
             GrowthWritten: (self._elsewhere.on_written,),
         }
-        """Who does something about what another gateway did."""
+        """Reactions to the facts of other gateways."""
 
     async def start(self) -> None:
-        """Go on with what others leave from now on: what was left at the start is seen to."""
+        """Watch for work that others leave from now on. Earlier leftovers are taken over already."""
         if self._is_halted:
             self._is_halted = False
             for kept, loop in self._loops.items():
@@ -146,12 +146,12 @@ class ClusterMember(Service):
             for lane in await self._parts.store.lanes_in_line():
                 self._parts.outbox.wake(lane)
 
-    # What others have to hear, and what is heard of them
+    # Facts for other gateways, and facts from them
 
     def who_acts(self, fact: Fact) -> Set[int] | None:
-        """Name the gateways that have to do something about a fact, or everybody; None if it is nobody.
+        """Return the gateways that must act on a fact, or `EVERYBODY`; None if no other gateway must.
 
-        A queued run needs nobody else: it starts here, or when the run before it ends, wherever that is.
+        A queued run needs no other gateway. It starts here, or when the run before it ends, on any gateway.
         """
         match fact:
             case RunChanged(run) if run.abort_requested and run.state is RunState.RUNNING:
@@ -172,7 +172,7 @@ class ClusterMember(Service):
         return None if is_done_here else EVERYBODY
 
     def wanted_topics(self) -> Set[Topic]:
-        """Name what somebody here waits for that other gateways may commit: not runs that this one works on."""
+        """Return the topics that clients here wait for, without the runs of this gateway."""
         waited = {run_topic(run_id) for run_id in self._parts.waits.waited_for()}
         topics = self._parts.hub.wanted_topics() | waited
         return {topic for topic in topics if not (topic[0] == "run" and self._parts.lanes.works_on(topic[1]))}
@@ -184,7 +184,7 @@ class ClusterMember(Service):
             self.echoing.want()
 
     def happened_elsewhere(self, facts: Sequence[Fact]) -> None:
-        """Take what another gateway did: whoever waits is woken, and whoever watches is told."""
+        """Handle the facts of another gateway: wake those who wait, and tell those who watch."""
         for fact in facts:
             for react in self._reactions.get(type(fact), ()):
                 react(fact)
@@ -211,15 +211,15 @@ class ClusterMember(Service):
             lanes.wake(fact.key)
 
     def _on_delivery(self, fact: DeliveryChanged) -> None:
-        """Send what the process that made it may not; any other has begun already."""
+        """Send a delivery that the gateway which made it cannot send. All others are being sent already."""
         channel = self._parts.channels.get(fact.delivery.channel or "")
         if channel is not None and has_connection(channel):
             self._parts.outbox.on_delivery(fact)
 
-    # Going on with what others left
+    # Taking over work that others left
 
     async def look_again(self) -> None:
-        """Look for work that nobody does, and for what was waited for and not heard."""
+        """Look for work without a gateway, and for awaited outcomes whose echo was lost."""
         if self._is_halted:
             return
         parts = self._parts
@@ -265,10 +265,10 @@ class ClusterMember(Service):
                     self._parts.approvals.on_change(fact)
 
     def _hear_of_ends(self, run_ids: Sequence[str]) -> None:
-        """Tell those who follow runs of other gateways how these have ended, if no word of it came."""
+        """Look up whether runs of other gateways have ended, for clients that follow them. An echo may be lost."""
         if run_ids:
             self.echoing.hear([end_word(id) for id in run_ids])
 
 
 _FOR_EVERYBODY = (AccountHeld, ApprovalChanged, GrowthWanted, GrowthWritten, TokenEnded, TranscriptClosed)
-"""What is rare, or was asked for by whom it is not known here."""
+"""Facts that are rare, or whose interested gateway is not known here."""

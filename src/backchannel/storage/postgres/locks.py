@@ -1,8 +1,8 @@
 """Write locks: exclusive on the schema, or shared plus one per session.
 
-PostgreSQL has advisory locks for this. Databases with its protocol that are spread over machines often have none, or
-some without effect; there rows are locked. All gateways of a database must lock alike: each that joins checks how the
-others do.
+PostgreSQL has advisory locks for this. Distributed databases that speak its protocol often have none, or some without
+effect. There, rows are locked instead. All gateways of a database must lock in the same way. Each gateway checks this
+when it joins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from backchannel.storage.tables import WRITE_LOCKS
 _WRITES = "hashtextextended('backchannel writes ' || current_schema(), 0)"
 _SCHEMA = "hashtextextended('backchannel ' || current_schema(), 0)"
 _LOCK_ALL = f"SELECT pg_advisory_xact_lock({_WRITES})"
-# The shared lock first, and the sessions always in the same order: so there is no deadlock.
+# The shared lock comes first, and sessions are locked in a fixed order. This prevents deadlocks.
 _LOCK_SESSIONS = (
     f"SELECT pg_advisory_xact_lock_shared({_WRITES}), pg_advisory_xact_lock(hash) FROM (SELECT DISTINCT "
     f"hashtextextended(key, {_WRITES}) AS hash FROM unnest(?::text[]) AS key ORDER BY 1 OFFSET 0) AS hashes"
@@ -52,15 +52,14 @@ class Locks(Protocol):
     """A way to lock."""
 
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
-        """Write the statements that lock sessions, or everything for None, until the transaction ends."""
+        """Return the statements that lock sessions until the transaction ends; None locks everything."""
         ...
 
     def join(self, connection: Connection, name: str) -> None:
-        """Check whether this connection may write to the database of this name, beside others.
+        """Check that this connection may write to the database beside others. `name` is for the error.
 
-        Raises:
-            psycopg.OperationalError: somebody has it for itself.
-            DatabaseUnusable: its gateways lock in another way.
+        Raises: psycopg.OperationalError: another process holds the exclusive lock. DatabaseUnusable: its gateways lock
+            in another way.
         """
         ...
 
@@ -69,12 +68,12 @@ class Locks(Protocol):
         ...
 
     def let_in(self, connection: Connection) -> None:
-        """Let the others in again."""
+        """Let other writers in again."""
         ...
 
 
 class AdvisoryLocks:
-    """Advisory locks. The server frees them when their connection ends in any way."""
+    """Advisory locks. The server frees them when their connection ends, for any reason."""
 
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
         return [(_LOCK_ALL, ())] if keys is None else [(_LOCK_SESSIONS, (list(keys),))]
@@ -96,7 +95,7 @@ class AdvisoryLocks:
 
 
 class RowLocks:
-    """Locks on the rows of a table. Nothing keeps out a change of the schema or a move."""
+    """Locks on the rows of a table. They do not prevent a schema change or a move of the database."""
 
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
         if keys is None:

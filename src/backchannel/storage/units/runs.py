@@ -36,7 +36,7 @@ from backchannel.wire.timeline import RunEventKind
 
 
 class Assignments(NamedTuple):
-    """Changes of another row in the same statement: SQL that ends in a comma, and its values."""
+    """More assignments for an UPDATE of the session: SQL that ends in a comma, and its values."""
 
     sql: str
     values: Sequence[Any]
@@ -60,8 +60,7 @@ def need(tx: Tx, run_id: str) -> Run:
 def owned(tx: Tx, fence: Fence) -> Run:
     """Load a run for its holder.
 
-    Raises:
-        FenceLost: it ended, or another process holds it now; the writer must stop.
+    Raises: FenceLost: the run ended, or another process holds it now. The writer must stop.
     """
     run = need(tx, fence.run_id)
     if run.state is not RunState.RUNNING or run.fence != fence.number:
@@ -79,9 +78,9 @@ def update(tx: Tx, run_id: str, **changed: Any) -> Run:
 
 
 def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = None) -> RunAccepted:
-    """Store a message with its run; with `start`, start it at once when the lane is free.
+    """Store a message with its run. With `start`, the run starts at once if the lane is free.
 
-    `check` gets the session in the same unit, and raises if it refuses the message.
+    `check` gets the session inside the unit, and raises to refuse the message.
     """
     if request.id is not None and (known := idempotency.find_run(tx, request.id, request.digest)):
         return RunAccepted(need(tx, known), None, is_repeat=True)
@@ -92,7 +91,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
     else:
         session = sessions.make_now(tx, request.key, request.making, request.expected_session_id)
     if request.provenance.source_channel == WEBCHAT.channel and session.delivery_context is None:
-        # Only if there is none: messages from channels change the return address, webchat's do not.
+        # A message of a channel changes the return address. A webchat message only fills in a missing one.
         session = sessions.update(tx, session.key, "delivery_context = ?", write_address(WEBCHAT))
     if request.label is not None and request.kind is RunKind.HOOK and session.kind == Kind.HOOK:
         session = sessions.update(tx, session.key, "display_name = coalesce(display_name, ?)", request.label)
@@ -145,8 +144,8 @@ def _message(request: RunRequest, now: int) -> Message:
 
 
 def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, starts: bool = False) -> Run:
-    """Insert a run, queued with its message or started."""
-    # The reply address is fixed now: the session's may change while the run waits.
+    """Insert a run: started, or queued with its message."""
+    # The reply address is fixed now: the session's address may change while the run waits.
     reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
     chain = request.chain
     row = tx.insert_one(
@@ -181,7 +180,7 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
 def free_id(tx: Tx, wanted: str) -> str:
     """Return the wanted id of a run, or a similar one if it is taken.
 
-    Clients choose the ids of their runs: a client that takes the id of a flow's next run must not prevent that run.
+    Clients choose the ids of their runs. A client may use the id of a flow's next run, and must not block that run.
     """
     used = "SELECT 1 FROM runs WHERE id = ? UNION ALL SELECT 1 FROM idempotency WHERE key = ?"
     names = itertools.chain([wanted], (f"{wanted}#{n}" for n in itertools.count(2)))
@@ -189,7 +188,7 @@ def free_id(tx: Tx, wanted: str) -> str:
 
 
 def queue_step(tx: Tx, request: RunRequest) -> None:
-    """Queue a run of a flow, once. On an archived session it ends at once, so that the flow continues."""
+    """Queue a run of a flow, once. On an archived session the run ends at once, so that the flow continues."""
     if request.id is not None and find(tx, request.id) is not None:
         return
     session = sessions.of_flow(tx, request.key)
@@ -204,7 +203,7 @@ def queue_step(tx: Tx, request: RunRequest) -> None:
 def start_next(tx: Tx, key: str) -> RunStarted | None:
     """Start the session's first queued run, if its lane is free.
 
-    A suspect only takes the lane. It is resumed when no other suspect is at work.
+    A run that is suspected of crashing the process only takes the lane. It resumes when no other suspect runs.
     """
     session = sessions.find(tx, key)
     if session is None or session.running_run is not None or session.queued == 0:
@@ -221,7 +220,7 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
 
 
 def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
-    """Wake the lane of a session whose next run had to wait."""
+    """Wake a session's lane if a run waits in it."""
     row = tx.one(f"{RUNS.select} WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key)
     if row is not None:
         tx.tell(RunChanged(RUNS.read(row)))
@@ -229,7 +228,7 @@ def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
 
 def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
     """Bind a queued run to the current transcript, and start it."""
-    if run.started_at is not None and number != NOBODY:  # it was set aside, or a person retries it
+    if run.started_at is not None and number != NOBODY:  # it was set aside, or a person retried it
         run_events.add(tx, run, RunEventKind.RESUMED, process=number)
     row = tx.one(
         "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), ran_at = ?, "
@@ -276,9 +275,7 @@ def _line_to_append(tx: Tx, run: Run, session: Session) -> str | None:
 def unstopped(tx: Tx, fence: Fence) -> Run:
     """Load a run for the next step of its holder.
 
-    Raises:
-        FenceLost: as `owned`.
-        StopRequested: it was asked to stop before this step; the step does not count.
+    Raises: FenceLost: as `owned`. StopRequested: a stop was requested before this step. The step is not stored.
     """
     run = owned(tx, fence)
     if run.abort_requested:
@@ -291,7 +288,7 @@ def close(
 ) -> Run:
     """Write the end of a run, free the lane, and flush the notes.
 
-    A reply for a chat gets its receipt in the same commit. `used` are the last step's changes of the session.
+    A reply to a chat gets its receipt in the same commit. `used` are the last step's changes to the session.
     """
     ended = update(
         tx,
@@ -316,7 +313,7 @@ def close(
 def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]:
     """Free a session's lane; also returns whether the session has notes, and whether the run has a barrier.
 
-    Records that another run waits, if one does: another gateway may have accepted it.
+    If another run waits, a fact says so: another gateway may have accepted that run.
     """
     row = required(
         tx.one(
@@ -327,7 +324,7 @@ def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]
             "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
             *used.values,
             tx.now,
-            run.session_id,  # said of the transcript it ran in, which a reset may have replaced
+            run.session_id,  # only for the transcript that it ran in: a reset may have replaced it
             int(run.state is RunState.ABORTED),
             run.session_id,
             run.state.value,
@@ -347,9 +344,8 @@ def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: 
 
     A session that does not exist yet counts as idle.
 
-    Raises:
-        SessionIdReplaced: it has another transcript than the one expected, or none.
-        RunNotFound: the run named is none of this session.
+    Raises: SessionIdReplaced: the session does not have the expected transcript. RunNotFound: the named run is not a
+    run of this session.
     """
     session = sessions.find(tx, key)
     sessions.check_current(tx, key, session, expected_session_id)
@@ -377,7 +373,7 @@ def _abort_queued(tx: Tx, run: Run) -> Run:
         abort_requested=1,
         error_code="aborted",
         error="aborted while it was set aside" if run.is_set_aside else "aborted before it started",
-        resume_at=None,  # a timer that still comes finds a run that has ended
+        resume_at=None,  # a timer that fires later finds an ended run
     )
     tx.happened(RunClosed(aborted))
     return aborted
@@ -413,7 +409,7 @@ def sessions_with_queue(tx: Tx) -> list[str]:
 
 
 def next_resume(tx: Tx, key: str) -> int | None:
-    """Return when the first of a session's set-aside runs is tried again."""
+    """Return the next retry time of a session's set-aside runs."""
     (at,) = required(tx.one(f"SELECT min(resume_at) FROM runs WHERE session_key = ? AND {QUEUED}", key))
     return None if at is None else int(at)
 
@@ -435,9 +431,9 @@ def counts(tx: Tx) -> dict[str, int]:
 
 
 def is_own(tx: Tx, run_id: str, key: str) -> bool:
-    """Whether a run belongs to a session; False if it does not exist.
+    """True if a run exists and belongs to a session.
 
-    Of a flow that the session started, only the first run does, not the turns and announces of the other side.
+    Of a flow that the session started, only the first run belongs to it. Turns and announces belong to the other side.
     """
     row = tx.one(
         "SELECT 1 FROM runs r WHERE r.id = ? AND (r.session_key = ? "

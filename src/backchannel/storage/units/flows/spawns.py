@@ -47,10 +47,9 @@ DELETED = "its requester was deleted"
 
 
 def repeat(tx: Tx, call: FlowCall) -> Spawn | None:
-    """Find the spawn that the same call has started.
+    """Find the spawn that an earlier try of the same call has started.
 
-    Raises:
-        IdempotencyConflict: its key stands for something else.
+    Raises: IdempotencyConflict: the key belongs to another request.
     """
     return flows.repeat(tx, _KIND, call)
 
@@ -99,7 +98,7 @@ def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | FlowRefused:
 
 
 def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> FlowRefused | None:
-    """Return why the rows refuse it now, if they do."""
+    """Return why the stored state refuses the spawn; None if it does not."""
     if calling_run is not None and (calling_run.abort_requested or calling_run.is_finished):
         return FlowRefused(flow.being_stopped())
     (count,) = required(
@@ -110,10 +109,9 @@ def _refusal(tx: Tx, ask: SpawnAsk, calling_run: Run | None) -> FlowRefused | No
 
 
 def _requester(tx: Tx, key: SessionKey) -> Session:
-    """Load the requester. An operator spawns for a main session, which may be new.
+    """Load the requester. For an operator it is a main session, which may be new.
 
-    Raises:
-        SessionNotFound: it is not there any more.
+    Raises: SessionNotFound: the session no longer exists.
     """
     if tx.scheme.is_main(key):
         return sessions.ensure(tx, key)
@@ -125,7 +123,7 @@ def _requester(tx: Tx, key: SessionKey) -> Session:
 def _return_address(requester: Session, calling_run: Run | None) -> Address | None:
     """Return where results are posted: the asking run's reply address, else the session's.
 
-    Another chat may have written to the same session meanwhile, but did not ask.
+    The session's address may be of another chat by now, which did not ask for the spawn.
     """
     address = requester.address
     if calling_run is not None and calling_run.reply_to is not None:
@@ -144,7 +142,7 @@ def _make_child(tx: Tx, ask: SpawnAsk) -> Session:
 
 
 def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> str:
-    """Write a spawn with its receipt, and its place in a barrier; returns the receipt's id."""
+    """Insert a spawn with its receipt and its place in a barrier; returns the receipt's id."""
     delivery_id = new_id()
     tx.insert(
         SPAWNS,
@@ -168,7 +166,7 @@ def _insert(tx: Tx, spawn: Spawn, call: FlowCall) -> str:
 
 
 def describe_call(tx: Tx, call_id: str) -> str | None:
-    """Describe what a call without a result has started; None if nothing."""
+    """Describe the spawn of a call without a result; None if it started none."""
     row = tx.one("SELECT body FROM spawns WHERE call_id = ?", call_id)
     if row is None:
         return None
@@ -202,7 +200,7 @@ def run_ended(tx: Tx, event: RunClosed) -> None:
 
 
 def cancel_children(tx: Tx, key: str, reason: str) -> list[Run]:
-    """Stop the children of a session that needs them no more; returns the stopped runs."""
+    """Stop the children of a session that no longer needs them; returns the stopped runs."""
     children = _open_of(tx, key)
     at_work = _at_work(tx, key)
     barriers.stop(tx, key)
@@ -258,11 +256,11 @@ _KIND = flows.FlowKind(
 
 
 def _keep_as_note(tx: Tx, wake: Run) -> None:
-    """Keep the message of a wake that was stopped before its start as a note: it has the results."""
+    """Turn the message of a stopped wake into a note, so that its results are kept. The wake has not started."""
     if wake.message is None:
         return
     if inbox.add_if_kept(tx, SessionKey.stored(wake.session_key), decode_message(wake.message)):
-        # The session has the message now: a retry of the run must not add it again.
+        # The session has the message now. A retry of the run must not add it again.
         tx.run("UPDATE runs SET message = NULL WHERE id = ?", wake.id)
 
 
