@@ -28,7 +28,7 @@ class Service:
 
     name: str = ""
     """Its name in `status` and metrics; without one it is not shown there."""
-    kept: Sequence[Supervised] = ()
+    kept: Sequence[SupervisedLoop] = ()
     """What it keeps going; without any, it is up from its start to its end."""
 
     async def start(self) -> None:
@@ -49,7 +49,7 @@ class Service:
         return {kept.name: kept.health for kept in self.kept}
 
 
-class Supervised:
+class SupervisedLoop:
     """One thing that is kept going: started again after each failure, after pauses that grow."""
 
     def __init__(self, name: str, clock: Clock, backoff: Backoff, *, is_up: bool = True) -> None:

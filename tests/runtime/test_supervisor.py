@@ -14,7 +14,7 @@ from backchannel.core.supervision import Backoff
 from backchannel.errors import FenceLost, Unavailable
 from backchannel.gateway.condition import examine
 from backchannel.runtime.supervisor import DatabaseWait, Supervisor
-from backchannel.service import Reactions, Service, Supervised
+from backchannel.service import Reactions, Service, SupervisedLoop
 from tests.support.clocks import StageClock
 from tests.support.gateways import echo, running
 from tests.support.logs import captured_logs
@@ -103,7 +103,7 @@ def test_a_fact_reaches_its_reactions_in_the_order_of_the_services() -> None:
 
 async def test_what_fails_is_started_again_after_pauses_that_grow_and_its_traceback_is_logged_once() -> None:
     clock = StageClock.still(1_000_000)
-    kept = Supervised("weak", clock, Backoff(1.0, 5.0))
+    kept = SupervisedLoop("weak", clock, Backoff(1.0, 5.0))
     work = Failing(4, kept.recovered, OSError("the line is dead"))
     with captured_logs() as logs:
         task = asyncio.create_task(kept.keep(work))
@@ -119,7 +119,7 @@ async def test_what_fails_is_started_again_after_pauses_that_grow_and_its_traceb
 
 async def test_while_it_pauses_it_is_down_and_says_when_it_is_tried_again() -> None:
     clock = StageClock.held("2026-01-01T00:00:00")
-    kept = Supervised("weak", clock, Backoff(8.0, 60.0))
+    kept = SupervisedLoop("weak", clock, Backoff(8.0, 60.0))
     task = asyncio.create_task(kept.keep(Failing(1, kept.recovered, OSError("gone"))))
     async with asyncio.timeout(20):
         await clock.sleeping.wait()
@@ -130,7 +130,7 @@ async def test_while_it_pauses_it_is_down_and_says_when_it_is_tried_again() -> N
 
 async def test_a_failure_counts_as_the_first_after_it_was_up_for_long_enough() -> None:
     clock = StageClock.still(1_000_000)
-    kept = Supervised("weak", clock, Backoff(1.0, 60.0, steady_s=30.0))
+    kept = SupervisedLoop("weak", clock, Backoff(1.0, 60.0, steady_s=30.0))
     ups = iter([0.0, 29.0, 31.0])
 
     async def work() -> None:
@@ -183,7 +183,7 @@ async def test_nobody_waits_for_a_store_that_is_closed(tmp_path: Path) -> None:
     async with running(tmp_path, ScriptedModel(replies=echo)) as gateway:
         store = gateway.store
     clock = StageClock()
-    kept = Supervised("weak", clock, Backoff(1.0, 1.0))
+    kept = SupervisedLoop("weak", clock, Backoff(1.0, 1.0))
     wait = DatabaseWait(store, clock)
     with pytest.raises(FenceLost):
         await wait.durably(store.sign_of_life)

@@ -16,7 +16,7 @@ from backchannel.core.delivery.channels import (
     ChannelUnusable,
 )
 from backchannel.core.supervision import Backoff
-from backchannel.service import Supervised
+from backchannel.service import SupervisedLoop
 
 _BACKOFF = Backoff(1.0, 60.0)
 _MANY = 60
@@ -28,7 +28,7 @@ STEADY_AFTER_S = 10.0
 _LONGEST_ERROR = 300
 
 
-class SupervisedConnection(Supervised):
+class SupervisedConnection(SupervisedLoop):
     """One connection: that of a channel, or of one of its accounts."""
 
     health: ChannelHealth

@@ -22,7 +22,7 @@ from backchannel.runtime.clocks import sleep_or_event
 from backchannel.runtime.events import Event, Hub, WaitStarted
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.supervisor import RESTART, Tasks
-from backchannel.service import Reactions, Service, Supervised
+from backchannel.service import Reactions, Service, SupervisedLoop
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ class Recovery(Service):
         self._lanes = lanes
         self._hub = hub
         self._clock = clock
-        self._kept = Supervised(self.name, clock, RESTART)
+        self._kept = SupervisedLoop(self.name, clock, RESTART)
         self.kept = (self._kept,)
         self._tasks = Tasks()
         self._is_open = False

@@ -16,7 +16,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.seldom import Seldom
 from backchannel.core.supervision import Backoff, ServiceHealth
 from backchannel.errors import DatabaseLocked, FenceLost, Unavailable
-from backchannel.service import Service, Supervised
+from backchannel.service import Service, SupervisedLoop
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -100,7 +100,7 @@ class DatabaseWait(Service):
         self._store = store
         self._clock = clock
         self._told = Seldom()
-        self._state = Supervised(self.name, clock, Backoff(DATABASE_PAUSE_S, DATABASE_PAUSE_S))
+        self._state = SupervisedLoop(self.name, clock, Backoff(DATABASE_PAUSE_S, DATABASE_PAUSE_S))
         self.kept = (self._state,)
 
     async def durably(self, unit: Callable[[], Awaitable[T]], on_fault: Callable[[Exception], None] | None = None) -> T:

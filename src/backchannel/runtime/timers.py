@@ -24,7 +24,7 @@ from backchannel.errors import DatabaseLocked, Unavailable
 from backchannel.runtime.clocks import ClockWatch, sleep_or_event
 from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.supervisor import RESTART, DatabaseWait
-from backchannel.service import Reactions, Service, Supervised
+from backchannel.service import Reactions, Service, SupervisedLoop
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ class Timers(Service):
     ) -> None:
         """Make it; `wake_lane` has a chat looked at, one of whose retries is due."""
         self._wait = wait
-        self._kept = Supervised(self.name, clock, RESTART)
+        self._kept = SupervisedLoop(self.name, clock, RESTART)
         self.kept = (self._kept,)
         self.set_back_at: float | None = None
         """When the clock was last seen to be set back, on the monotonic clock."""

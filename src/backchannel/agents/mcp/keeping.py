@@ -31,7 +31,7 @@ from backchannel.agents.mcp.pipes import Hide, ServerEnded
 from backchannel.core.contracts import Clock
 from backchannel.core.supervision import Backoff
 from backchannel.core.text import clean_name
-from backchannel.service import Supervised
+from backchannel.service import SupervisedLoop
 from backchannel.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ class CallLost(Exception):
         self.is_unsent = is_unsent
 
 
-class SupervisedServer(Supervised):
+class SupervisedServer(SupervisedLoop):
     """A server that is kept running, and the connection to it."""
 
     def __init__(

@@ -26,7 +26,7 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import ApprovalChanged, DeliveryChanged, Fact, MessageAppended, RunChanged
 from backchannel.core.runs import RunState
 from backchannel.runtime.supervisor import RESTART, DatabaseWait
-from backchannel.service import Supervised
+from backchannel.service import SupervisedLoop
 from backchannel.storage.store import Store
 
 COLLECTED_S = 0.003
@@ -89,8 +89,8 @@ class EchoService:
         self._on_joined = on_joined
         self._store = store
         self._wait = wait
-        self._kept = Supervised("echoes", clock, RESTART)
-        self._looking = Supervised("leftovers", clock, RESTART)
+        self._kept = SupervisedLoop("echoes", clock, RESTART)
+        self._looking = SupervisedLoop("leftovers", clock, RESTART)
         self.kept = (self._kept, self._looking)
         self._hearing = hearing
         self._polls = polls

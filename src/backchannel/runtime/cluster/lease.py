@@ -26,7 +26,7 @@ from backchannel.core.supervision import Backoff
 from backchannel.errors import Unavailable
 from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.cluster.echoing import EchoService
-from backchannel.service import Service, Supervised
+from backchannel.service import Service, SupervisedLoop
 from backchannel.storage.store import Store
 from backchannel.version import __version__
 
@@ -65,7 +65,7 @@ class GatewayLease(Service):
         self._member = member
         self._lease_s = lease_s
         self._is_outcast = False
-        self._kept = Supervised(self.name, clock, Backoff(_PAUSE_S, _PAUSE_S))
+        self._kept = SupervisedLoop(self.name, clock, Backoff(_PAUSE_S, _PAUSE_S))
         self.kept = (self._kept, *echoing.kept)
         self._keeping: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None

@@ -47,7 +47,7 @@ from backchannel.runtime.recovery import Recovery
 from backchannel.runtime.supervisor import RESTART, DatabaseWait, Tasks
 from backchannel.runtime.timers import Timers
 from backchannel.runtime.waits import Waits
-from backchannel.service import Service, Supervised
+from backchannel.service import Service, SupervisedLoop
 from backchannel.storage.store import Store
 
 LOOKED_AT = 200
@@ -104,8 +104,8 @@ class ClusterMember(Service):
         self._here = GrowingHere(parts.store, parts.hub, parts.wait)
         self._elsewhere = GrowingElsewhere(parts.store, parts.hub, parts.wait, self._hear_of_ends)
         self._loops = {
-            Supervised(self.name, parts.clock, RESTART): self._here.write,
-            Supervised("stream readers", parts.clock, RESTART): self._elsewhere.ask,
+            SupervisedLoop(self.name, parts.clock, RESTART): self._here.write,
+            SupervisedLoop("stream readers", parts.clock, RESTART): self._elsewhere.ask,
         }
         self.kept = tuple(self._loops)
         parts.hub.listen_for_wants(self._on_want)
