@@ -1,8 +1,8 @@
 """Errors that a caller can meet, each with a stable code.
 
 One place in the gateway turns them into WebSocket, HTTP, MCP and CLI output (`GatewayError.wire`). Nothing matches on
-message text. `wire_code` is the coarse word of the wire protocol, and `code` our own stable word. `details` holds the
-facts that a program may want. Messages say what came and what would work.
+message text. `wire_code` is the general code of the wire protocol, and `code` is the exact, stable one. `details` holds
+facts for programs. Messages say what came and what would work.
 
     GatewayError
     ├── InvalidRequest          the request is wrong
@@ -88,7 +88,7 @@ class AmbiguousLabel(InvalidRequest):
 
 
 class AmbiguousId(InvalidRequest):
-    """Several ids begin as this one was written."""
+    """Several ids begin with the given text."""
 
     code = "ambiguous_id"
 
@@ -112,7 +112,7 @@ class UnknownModel(InvalidRequest):
 
 
 class ModelUnusable(UnknownModel):
-    """The model's provider is known, and cannot be asked as things are: its key or its package is missing."""
+    """The model's provider is known, but its key or its package is missing."""
 
     code = "model_unusable"
 
@@ -124,7 +124,7 @@ class UnknownChannel(InvalidRequest):
 
 
 class InvalidSchedule(InvalidRequest):
-    """The text is no schedule, or none that ever comes, or its time zone is not known."""
+    """The text is no schedule, its time never comes, or its time zone is unknown."""
 
     code = "invalid_schedule"
 
@@ -137,7 +137,7 @@ class JobExists(InvalidRequest):
 
 
 class JobConfigured(InvalidRequest):
-    """The cron job stands in the configuration, and can be changed only there."""
+    """The cron job is in the configuration, and can be changed only there."""
 
     code = "job_configured"
 
@@ -162,7 +162,7 @@ class SessionIdReplaced(InvalidRequest):
 
 
 class IdempotencyConflict(InvalidRequest):
-    """The key was used before, for something else; nothing of the first use is shown."""
+    """The key was used for another request. The error shows nothing of the first request."""
 
     code = "idempotency_conflict"
     http_status = 409
@@ -196,7 +196,7 @@ class SessionNotFound(NotFound):
 
     @classmethod
     def named(cls, name: str, more: str = "", **details: Any) -> Self:
-        """Say that no session has this name; `more` says what would."""
+        """Make the error for a name that no session has; `more` says what would work."""
         return cls(f"no session {name}{more} (sessions.list shows those there are)", **details)
 
 
@@ -237,13 +237,13 @@ class ApprovalNotFound(NotFound):
 
 
 class PairingNotFound(NotFound):
-    """Nobody waits with this code, or is known by this id."""
+    """No pairing request has this code, and no sender this id."""
 
     code = "pairing_not_found"
 
 
 class SlotNotFound(NotFound):
-    """Nothing that has a slot of this gateway, or waits for one, has this id."""
+    """No call that has or waits for a slot of this gateway has this id."""
 
     code = "slot_not_found"
 
@@ -275,7 +275,7 @@ class PolicyDenied(Forbidden):
 
 
 class OriginNotAllowed(Forbidden):
-    """A page of a foreign origin may not use the gateway. The code is the one that OpenClaw's page explains."""
+    """A page of a foreign origin may not use the gateway. OpenClaw's page explains this code."""
 
     code = "CONTROL_UI_ORIGIN_NOT_ALLOWED"
 
@@ -289,13 +289,13 @@ class Unauthorized(GatewayError):
 
 
 class DeviceTokenRefused(Unauthorized):
-    """A page's device token does not count. By this code OpenClaw's page forgets it, and asks for another token."""
+    """A page's device token is not valid. On this code, OpenClaw's page deletes it and asks for another token."""
 
     code = "AUTH_DEVICE_TOKEN_MISMATCH"
 
 
 class BadSignature(GatewayError):
-    """What was posted to a channel is not signed with its secret; `signature` is what came instead."""
+    """A post to a channel is not signed with its secret. `signature` is the signature that came."""
 
     code = "bad_signature"
     wire_code = "FORBIDDEN"
@@ -307,7 +307,7 @@ class BadSignature(GatewayError):
 
 
 class SlowDown(GatewayError):
-    """A wrong token, signature or code, after many of them; a right one is let in at once."""
+    """Too many wrong tokens, signatures or codes. A right one is accepted at once."""
 
     code = "rate_limited"
     http_status = 429
@@ -323,25 +323,25 @@ class Unavailable(GatewayError):
 
 
 class StorageFull(Unavailable):
-    """The disk is full; reads go on, writes wait for space."""
+    """The disk is full. Reads work, and writes wait for space."""
 
     code = "storage_full"
 
 
 class DatabaseLocked(Unavailable):
-    """Another program holds a lock on what is to be changed; the message names it."""
+    """Another program holds a lock on a row to be changed. The message names the program."""
 
     code = "database_locked"
 
 
 class ShuttingDown(Unavailable):
-    """The gateway is stopping; what was accepted goes on at its next start."""
+    """The gateway is stopping. Accepted runs continue at its next start."""
 
     code = "shutting_down"
 
 
 class EndedByOperator(GatewayError):
-    """The operator ended a call that had a slot, or waited for one."""
+    """The operator ended a call that had a slot or waited for one."""
 
     code = "ended_by_operator"
     http_status = 409
@@ -360,7 +360,7 @@ class StartupError(GatewayError):
 
 
 class ConfigError(StartupError):
-    """The configuration is invalid; the message names path, line and the nearest valid name."""
+    """The configuration is invalid. The message names path, line and the nearest valid name."""
 
     code = "config"
 
@@ -386,7 +386,7 @@ class ChatMovedMeanwhile(Exception):
 
 
 class OwnPostUnderway(Exception):
-    """A post may be one of ours whose id the platform has yet to tell. Internal: it is judged again in a moment."""
+    """A post may be the gateway's own: the platform has not returned its id yet. Internal: it is checked again soon."""
 
 
 class StopRequested(Exception):

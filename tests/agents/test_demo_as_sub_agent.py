@@ -130,12 +130,10 @@ def test_what_was_started_is_told_with_its_key() -> None:
     started = [_result(childSessionKey=f"agent:main:subagent:{number}") for number in (1, 2)]
     refused = _result(status="forbidden", error="too many")
 
-    assert results_in_words(started[:1]).startswith(
-        "Started `agent:main:subagent:1`.\n\nWhat comes of it is told here."
-    )
+    assert results_in_words(started[:1]).startswith("Started `agent:main:subagent:1`.\n\nThe result is posted here.")
     assert results_in_words([*started, refused]).startswith(
         "Started `agent:main:subagent:1`.\nStarted `agent:main:subagent:2`.\nThat did not work: too many\n\n"
-        "What comes of them is told here."
+        "The results are posted here."
     )
     assert results_in_words([refused]) == "That did not work: too many"
 

@@ -87,7 +87,7 @@ async def test_an_owner_of_another_channel_answers_nothing_whole_or_short_and_le
         for written in (id, id[:4], f"{id} always"):
             shown = written.split()[0]
             refused = await here.says("fam", "mum", f"/approve {written}")
-            assert refused == f"no approval '{shown}' (nor one whose id begins so)"
+            assert refused == f"no approval '{shown}' (and none has an id that begins with it)"
             assert refused.replace(shown, "ffff") == await here.says("fam", "mum", "/approve ffff")
             assert "no approval" in await here.says("fam", "mum", f"/deny {written.split()[0]}")
         assert (await here.pending()).id == id and here.posted == []

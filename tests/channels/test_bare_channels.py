@@ -41,7 +41,7 @@ async def test_the_least_channel_answers_nobody_and_takes_no_posts(tmp_path: Pat
     async with running(tmp_path, ScriptedModel(replies=echo), equip=lambda gateway: gateway.add_channel(Bare())) as it:
         answer = await it.inbound.receive("bare", said)
         assert answer.verdict == "ignore" and "channels.bare.allowFrom" in (answer.reason or "")
-        with pytest.raises(NotFound, match="nothing can be posted"):
+        with pytest.raises(NotFound, match="takes no posts"):
             await it.inbound.post("bare", b"{}", {})
         with pytest.raises(NotFound):
             await it.inbound.post("fax", b"{}", {})

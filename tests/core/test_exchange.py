@@ -544,9 +544,9 @@ def test_a_call_that_stopped_waiting_is_left_whatever_comes_after(exchange: Exch
         ("done, primary failed", "p1", None),
         ("done, announced", "x1/announce/1", "over (announced"),
         ("done, failed", "x1/turn/1", "over (failed"),
-        ("announce", "x1/turn/1", "gone on without it, to announce"),
+        ("announce", "x1/turn/1", "continued without it, to announce"),
         ("handover, failed", "p1", "about to be told"),
-        ("turn 1, late", "p1", "gone on without it, to turn"),
+        ("turn 1, late", "p1", "continued without it, to turn"),
     ],
 )
 def test_a_run_is_retried_only_if_its_exchange_takes_it_up(state: str, run_id: str, told: str | None) -> None:

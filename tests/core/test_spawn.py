@@ -160,7 +160,7 @@ def test_a_refused_agent_is_told_what_is_allowed_and_which_setting_would_allow_i
     assert decision.rule == "agents.list[main].subagents.allowAgents"
     assert decision.reason == (
         "'main' may spawn only under main, research, writer "
-        "(with 'ops' in agents.list[main].subagents.allowAgents it could)"
+        "(add 'ops' to agents.list[main].subagents.allowAgents to allow it)"
     )
 
 

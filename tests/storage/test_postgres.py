@@ -280,7 +280,7 @@ async def test_whoever_needs_the_database_alone_is_told_who_has_it_and_keeps_gat
         server.hold()
     await host.stop()
     alone = server.hold()
-    with closing(alone), pytest.raises(StateFolderInUse, match="has it for itself"):
+    with closing(alone), pytest.raises(StateFolderInUse, match="holds it exclusively"):
         await host.start()
     await host.start()
 

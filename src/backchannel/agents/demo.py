@@ -205,13 +205,13 @@ SKILLS = (
 
 
 def results_in_words(results: Sequence[tuple[str, str]]) -> str:
-    """Tell what the tools gave that were called together, each as its name and its result."""
+    """Describe the results of tools that were called together, each by name and result."""
     shown = [result_in_words(tool, text) for tool, text in results]
     started = sum(text.startswith(STARTED) for text in shown)
     if not started:
         return "\n\n".join(shown)
-    whose = "What comes of it" if started == 1 else "What comes of them"
-    return "\n".join(shown) + f"\n\n{whose} is told here. `/subagents` shows who is at work."
+    whose = "The result is" if started == 1 else "The results are"
+    return "\n".join(shown) + f"\n\n{whose} posted here. `/subagents` shows who is at work."
 
 
 def result_in_words(tool: str, text: str) -> str:

@@ -3,28 +3,29 @@
 Nothing outlives the gateway or the program.
 
 Run as `python -I -S leash.py <pid of the gateway> [--<option>=<value> …] -- <program> [<argument> …]`. It starts the
-program in a session of its own, with its own standard input and outputs. It ends as the program ends: with its exit
-code, or by its signal. It is a *child subreaper*: whatever the program starts comes to the leash when it loses its
-parent, also after a double fork and `setsid`. So "no child is left" means that no descendant is.
+program in a new session and passes on its own standard input and outputs. It ends as the program ends: with its exit
+code, or by its signal. It is a *child subreaper*: a process that loses its parent becomes a child of the leash, even
+after a double fork and `setsid`. So if no child is left, no descendant is left.
 
-The program has descriptors 0, 1 and 2 and no other, except the filter's. The leash closes what the gateway inherited:
-uvloop closes none of it, and an open folder among it would be a way out of every sandbox.
+The program has descriptors 0, 1 and 2 and no other, except the filter's. The leash closes all descriptors that it
+inherited from the gateway. uvloop closes none of them, and an open folder would be a way out of every sandbox.
 
-- The program ends: what it has left running is killed.
-- SIGTERM: all of it is asked to end, and killed a second later, or at the second SIGTERM.
-- The gateway dies, however that happens: all of it is killed at once.
-- All of it is killed when together it uses more than `--memory-bytes` or `--processes`. The same happens when its
-  folder has more than `--folder-bytes` or `--folder-files`, or the disk less than `--disk-bytes` left. The last line on
-  its standard error says why (`leash_usage.py`).
-- `--group`, a control group that may be divided: the program gets a part of it with the same limits.
-- `--filter`, bytes in hexadecimal, is what the program reads from descriptor 3: bubblewrap's filter of system calls.
-- Its folder is counted before the program starts, if that is quick. A file ends at what is left of `--folder-bytes`. In
-  a full folder, `--full-bytes-filter` and `--full-files-filter` come before the filter. A program that leaves its
-  folder full is told at its end.
-- `--after`, a command as JSON, is run when all of it has ended: it removes what is no child, such as a container.
+- The program ends: processes that it left running are killed.
+- SIGTERM: all processes are asked to end. They are killed a second later, or at the second SIGTERM.
+- The gateway dies in any way: all processes are killed at once.
+- All processes are killed if together they exceed `--memory-bytes` or `--processes`. They are also killed if their
+  folder exceeds `--folder-bytes` or `--folder-files`, or the disk has less than `--disk-bytes` left. The last line on
+  standard error says why (`leash_usage.py`).
+- `--group` is a control group. The program gets a group below it with the same limits.
+- `--filter` is bubblewrap's filter of system calls, as bytes in hexadecimal. The program reads it from descriptor 3.
+- The folder is measured before the program starts, if that is quick. No file can grow beyond the rest of
+  `--folder-bytes`. If the folder is full, `--full-bytes-filter` and `--full-files-filter` come before the filter. If a
+  program leaves its folder full, a line says so at its end.
+- `--after` is a command as JSON. It runs when all processes have ended, and removes what is no child, such as a
+  container.
 
-This file uses nothing but the standard library, and as little of that as it can: it is started for every program.
-On a system that is not Linux there is no subreaper; there the program's process group is killed.
+This file imports only the standard library, and little of it, because it starts for every program. Systems other than
+Linux have no subreaper. There, the program's process group is killed.
 """
 
 import os
@@ -65,7 +66,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 def main(arguments: list[str]) -> int:
-    """Start the program, and see it to its end; gives the status that `waitpid` had for it."""
+    """Start the program and wait for its end; returns its status from `waitpid`."""
     _close_inherited()
     parent = int(arguments[0])
     split = arguments.index("--")
@@ -75,14 +76,14 @@ def main(arguments: list[str]) -> int:
     base = options.pop("group", "")
     limits = {name: int(value) for name, value in options.items()}
     if os.getpid() != os.getsid(0) and os.getpid() != os.getpgrp():
-        os.setsid()  # not in the terminal's foreground: an interrupt there is for the gateway alone
+        os.setsid()  # not in the terminal's foreground: Ctrl-C there is for the gateway alone
     wake = _wake_up_on(signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGHUP)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
     gone = _parent_handle(parent)
     if os.getppid() != parent:
-        return 0  # it died before it was watched: nothing has been started
+        return 0  # the gateway died before the watch began: nothing has been started
     watched = {name: limits[name] for name in WATCHED if name in limits and IS_LINUX}
     told = os.dup(2) if watched else -1
     watch = _watch(watched) if watched else None
@@ -105,13 +106,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_cut(status: int) -> bool:
-    """Whether the program ended because a file of it could not get larger; shells, and bubblewrap, add 128."""
+    """True if the program ended because a file reached its limit. Shells and bubblewrap add 128 to the signal."""
     code = os.waitstatus_to_exitcode(status)
     return code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
 
 
 def _close_inherited() -> None:
-    """Close all but 0, 1 and 2. What is opened later by Python is closed in the program anyway."""
+    """Close all descriptors but 0, 1 and 2. Those that Python opens later are not inherited."""
     try:
         numbers = [int(name) for name in os.listdir("/proc/self/fd" if IS_LINUX else "/dev/fd")]  # noqa: PTH208
     except (OSError, ValueError):
@@ -121,11 +122,11 @@ def _close_inherited() -> None:
             try:  # noqa: SIM105 - as below
                 os.close(number)
             except OSError:
-                pass  # the one that the folder was listed with
+                pass  # the descriptor that listed the folder
 
 
 def _wake_up_on(*signals: int) -> int:
-    """Make signals readable: each is a byte in a pipe, so that none is lost between a check and the wait."""
+    """Turn signals into bytes in a pipe, so that none is lost between a check and the wait."""
     readable, writable = os.pipe()
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)
@@ -136,16 +137,16 @@ def _wake_up_on(*signals: int) -> int:
 
 
 def _watch(limits: dict[str, int]) -> "UsageWatch":
-    """Begin to watch; what that takes is not loaded for a program without limits."""
+    """Begin to watch the limits. The module is imported only for a program with limits."""
     _come_first()
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120 - nor pathlib; behind the standard library
-    # Isolated, Python knows of no package of ours: it is a module beside this one, and no dependency.
+    # An isolated Python does not find this package. So the module is imported from the folder of this file.
     watch: UsageWatch = __import__("leash_usage").UsageWatch(limits, ".")
     return watch
 
 
 def _come_first() -> None:
-    """Get the processor before all that is watched. Only root can, and only root's processes does no kernel count."""
+    """Get a higher priority than the watched processes. Only root can, and only root needs it."""
     try:  # noqa: SIM105 - as below
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
@@ -160,7 +161,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _parent_handle(parent: int) -> int | None:
-    """Get something that becomes readable when the parent dies, where the system has that."""
+    """Return a descriptor that becomes readable when the parent dies; None if the system has none."""
     try:
         return os.pidfd_open(parent)
     except (AttributeError, OSError):
@@ -180,9 +181,7 @@ def _start(argv: list[str], limits: dict[str, int], given: bytes, group: str) ->
             os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
         finally:
             os._exit(NOT_EXECUTABLE)
-    nothing = os.open(
-        os.devnull, os.O_RDWR
-    )  # a pipe that the program closes is closed: the leash does not keep it open
+    nothing = os.open(os.devnull, os.O_RDWR)  # the leash must not keep a pipe open that the program closes
     for number in (0, 1, 2):
         os.dup2(nothing, number)
     return child
@@ -211,11 +210,11 @@ def _become(leash: int, argv: list[str], limits: dict[str, int], given: bytes) -
             value = limits[name] if most == resource.RLIM_INFINITY else min(limits[name], most)
             resource.setrlimit(kind, (value, value))
     if given:
-        readable, writable = os.pipe()  # it holds much more than a filter has
+        readable, writable = os.pipe()  # the pipe holds much more than a filter needs
         os.write(writable, given)
         os.close(writable)
         os.dup2(readable, FILTER)
-        os.set_inheritable(FILTER, True)  # also where the pipe had this very number
+        os.set_inheritable(FILTER, True)  # also if the pipe has this number already
     os.execvp(argv[0], argv)
 
 
@@ -236,7 +235,7 @@ class _Leash:
             self._poll.register(gone, select.POLLIN)
 
     def hold(self) -> int:
-        """Wait for the end of the program, the gateway, or the leash; then leave nothing behind."""
+        """Wait for the end of the program, of the gateway or of the leash. Then end all processes."""
         asked_at: float | None = None
         while self._reap():
             if self._status is not None or self._is_orphan() or self._is_too_much():
@@ -254,7 +253,7 @@ class _Leash:
         return self._status or 0
 
     def _wait(self, limit_s: float | None) -> bytes:
-        """Sleep until something happens, or it is time to look; gives the signals that came."""
+        """Sleep until a signal, the gateway's death or the next check; returns the signals."""
         pauses = [] if limit_s is None else [max(limit_s, 0)]
         if self._gone is None:
             pauses.append(_LOOK_EVERY_S)
@@ -264,7 +263,7 @@ class _Leash:
         return os.read(self._wake, 1024) if any(number == self._wake for number, _ in events) else b""
 
     def _is_too_much(self) -> bool:
-        """Whether all of it together uses more than it may; says so where the program's errors go."""
+        """True if all processes together exceed a limit; also says so on standard error."""
         if self._watch is None:
             return False
         reason = self._watch.why_too_much([(found.pid, found.threads) for found in _descendants(os.getpid())])
@@ -278,7 +277,7 @@ class _Leash:
         return os.getppid() != self._parent
 
     def _reap(self) -> bool:
-        """Collect who has ended; tells whether anybody is left."""
+        """Collect ended children; returns whether any is left."""
         for _ in range(REAP_AT_ONCE):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -301,7 +300,7 @@ class _Leash:
             self._wait(0.02)
 
     def _stop_all(self) -> None:
-        """Let nobody fork any more: killing one after the other could be outrun."""
+        """Stop all processes, so that none forks while they are killed one by one."""
         stopped: set[int] = set()
         for _ in range(STOP_ROUNDS):
             new = self._targets() - stopped
@@ -316,7 +315,7 @@ class _Leash:
             _kill(target, number)
 
     def _targets(self) -> set[int]:
-        """Whom to signal: process groups, as negative numbers. All of a group is hit, also what it forks just now."""
+        """List the process groups to signal, as negative numbers. A signal reaches a whole group, even new forks."""
         if not IS_LINUX:
             return {-self._child}
         own = os.getpgrp()
@@ -324,7 +323,7 @@ class _Leash:
 
 
 def _tell(told: int, line: str) -> None:
-    """Say something where the program's errors go, such as why all of it was stopped."""
+    """Write a line to the program's standard error, such as why it was stopped."""
     os.set_blocking(told, False)
     try:  # noqa: SIM105 - as below
         os.write(told, f"\n{line}\n".encode())
@@ -333,7 +332,7 @@ def _tell(told: int, line: str) -> None:
 
 
 def _make_group(base: str, limits: dict[str, int]) -> str:
-    """Make a control group for the program; where that fails it has none, and is watched as ever."""
+    """Make a control group for the program. If that fails, the program is only watched."""
     group = f"{base}/sandbox-{os.getpid()}"
     try:
         os.mkdir(group)  # noqa: PTH102 - nor pathlib
@@ -350,7 +349,7 @@ def _make_group(base: str, limits: dict[str, int]) -> str:
 
 
 def _end_group(group: str, limits: dict[str, int], told: int) -> None:
-    """Remove the group; if the kernel has ended the program there, say so."""
+    """Remove the group; also says if the kernel has killed the program for its limits."""
     try:
         with open(f"{group}/memory.events", "rb") as file:  # noqa: PTH123
             if any(line.startswith(b"oom_kill ") and line != b"oom_kill 0\n" for line in file):
@@ -362,7 +361,7 @@ def _end_group(group: str, limits: dict[str, int], told: int) -> None:
         try:
             os.rmdir(group)  # noqa: PTH106 - nor pathlib
         except OSError:
-            time.sleep(0.02)  # the last has just ended
+            time.sleep(0.02)  # the last process has just ended
         else:
             return
 
@@ -380,7 +379,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 class _Process:
-    """What `/proc/<pid>/stat` tells of a process."""
+    """A process, as in `/proc/<pid>/stat`."""
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # pid (name) state parent group …; the name may have spaces and brackets of its own
@@ -421,7 +420,7 @@ def _run_after(command: str) -> None:
 
 
 def _end_as(status: int) -> None:
-    """End as the program ended."""
+    """End with the program's exit code, or by its signal."""
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         number = os.WTERMSIG(status)

@@ -132,7 +132,7 @@ class ReplyView:
 def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: str, keep: Keep = drop_typed) -> Ended:
     """Send a message and show its reply; returns how the run ended. Ctrl-C aborts the run, and then stops waiting.
 
-    A chat command has no run: it is answered at once. `keep` gets what was typed before a question was shown.
+    A chat command has no run: it is answered at once. `keep` gets the text that was typed before a question appeared.
 
     Raises:
         StoppedWaiting: Ctrl-C came twice, or while no gateway was there.
@@ -151,10 +151,10 @@ def send_message(link: Link, session: str, text: str, view: ReplyView, run_id: s
                 client.call("chat.abort", answers.ChatAborted, sessionKey=session, runId=run_id)
             elif sent.status == "queued":
                 run = client.call("runs.get", answers.RunShown, runId=run_id).run
-                if run.status == "queued":  # else it has begun meanwhile, here or on another gateway
+                if run.status == "queued":  # else it has started meanwhile, here or on another gateway
                     view.remark(why_queued(run))
             questions = Questions(client, run_id, view, keep)
-            if is_again:  # what was asked, or went wrong, while nobody heard it
+            if is_again:  # questions and failures that came while nobody listened
                 _tell_retry(client, run_id, view)
                 questions.ask_pending(session)
             is_again = True
@@ -180,7 +180,7 @@ def _tell_retry(client: GatewayClient, run_id: str, view: ReplyView) -> None:
 
 
 def why_queued(run: answers.RunRow) -> str:
-    """Say what a run that was accepted waits for."""
+    """Return what an accepted run waits for."""
     if run.waiting_for == "function":
         return f"(queued: the program whose function answers for {run.session_key} is not running)"
     if run.waiting_for == "agent":
@@ -193,7 +193,7 @@ def why_queued(run: answers.RunRow) -> str:
 
 
 def new_run_id() -> str:
-    """Make the key under which a message is sent, however often."""
+    """Make the idempotency key of a message. Every try uses the same key."""
     return uuid.uuid4().hex
 
 
@@ -204,7 +204,7 @@ def wait_for_run(
     *,
     on_event: Callable[[Payload], None] = lambda event: None,
 ) -> answers.RunWaited:
-    """Wait until a run has ended, or the time is over, and return its state; events go to `on_event`.
+    """Wait until a run has ended or the time is over; returns its state. Events go to `on_event`.
 
     Raises:
         CallFailed: there is no such run.
@@ -243,7 +243,7 @@ def wait_for_news(client: GatewayClient) -> None:
 def invoke(
     client: GatewayClient, tool: str, shape: type[T], args: Payload, caller: str | None, key: str | None = None
 ) -> T:
-    """Call a session tool as a session, or as the operator, and give its result."""
+    """Call a session tool as a session or as the operator; returns its result."""
     request = client.ask("tools.invoke", tool=tool, args=args, sessionKey=caller, idempotencyKey=key)
     invoked = client.wait(request, answers.ToolInvoked)  # no time limit: a tool may itself wait for an agent
     return convert(invoked.result, shape)

@@ -119,7 +119,7 @@ class CallerKeys:
     def _current(self) -> SessionKey:
         if self.caller is None:
             works = f"write main, or a key such as agent:{self.agent}:main"
-            raise InvalidSessionKey(f"'current' is the calling session, and an operator is none ({works})")
+            raise InvalidSessionKey(f"'current' is the calling session, and an operator has none ({works})")
         return self.scheme.in_force(self.caller)
 
     def choose(self, written: WrittenAddress, found: LookedUp) -> SessionResolved:

@@ -347,7 +347,9 @@ def check_channel(channel: str) -> None:
     """
     word = channel.lower()
     if word in (*_OWN_WORDS, "node") or word.startswith("node-"):
-        raise InvalidSessionKey(f"a channel cannot be called {quoted(channel)}: such keys mean something else")
+        raise InvalidSessionKey(
+            f"a channel cannot be called {quoted(channel)}: keys that begin so have another meaning"
+        )
 
 
 def is_full_key(text: str) -> bool:

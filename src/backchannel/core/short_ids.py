@@ -90,7 +90,7 @@ def choose_id(kind: IdKind, written: WrittenId, found: Sequence[str]) -> str:
         return written.text
     if not (found and written.is_long_enough):
         least = f"; of a longer id, at least {_LEAST} characters are needed"
-        why = " (nor one whose id begins so)" if written.is_long_enough else least
+        why = " (and none has an id that begins with it)" if written.is_long_enough else least
         raise _NOT_FOUND[kind](f"no {_NOUNS.get(kind, kind)} {quoted(written.text)}{why}")
     first = min(found, key=len)
     if all(

@@ -175,7 +175,7 @@ def read_cursor(cursor: str, query: object, kind: type[T]) -> T:
         mark, place = msgspec.json.decode(body, type=tuple[str, msgspec.Raw])
         found = msgspec.json.decode(place, type=kind)
     except (ValueError, RecursionError):
-        raise InvalidRequest("cursor: not one that a list returned", param="cursor") from None
+        raise InvalidRequest("cursor: expected the nextCursor of a list", param="cursor") from None
     if mark != _mark(query):
         raise InvalidRequest(
             "cursor: it belongs to a list with other filters (repeat them, or leave the cursor out)", param="cursor"

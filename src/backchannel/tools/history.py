@@ -84,7 +84,7 @@ class SessionsHistory(SessionTool):
 
     async def run(self, caller: Caller, params: HistoryParams) -> History | RefusedAnswer:
         if params.offset is not None and params.message_id is None:
-            raise InvalidRequest(f"{self.name}: offset: it goes with messageId", param="offset")
+            raise InvalidRequest(f"{self.name}: offset: it needs messageId", param="offset")
         target = await find_target(self._parts, caller, params.session_key, archived_children=True)
         if isinstance(target, RefusedAnswer):
             return target

@@ -41,7 +41,8 @@ def find_tool(name: str) -> type[SessionTool]:
         close = nearest(name[:64], by_name)
         hint = f"did you mean {close}? " if close else ""
         raise UnknownTool(
-            f"there is no session tool {quoted(name, 64)}: {hint}they are {', '.join(by_name)}", tool=name[:64]
+            f"there is no session tool {quoted(name, 64)}: {hint}the session tools are {', '.join(by_name)}",
+            tool=name[:64],
         )
     return by_name[name]
 

@@ -159,7 +159,7 @@ class SessionsSend(SessionTool):
         if (params.session_key is None) == (params.label is None):
             raise InvalidRequest(f"{self.name}: give exactly one of sessionKey and label", param="sessionKey")
         if params.agent_id is not None and params.label is None:
-            raise InvalidRequest(f"{self.name}: agentId: it goes with label", param="agentId")
+            raise InvalidRequest(f"{self.name}: agentId: it needs label", param="agentId")
         if params.session_key is not None:
             return await find_address(self._parts, caller, params.session_key)
         return await self._labelled(caller, params.label or "", params.agent_id)

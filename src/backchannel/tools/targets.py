@@ -227,7 +227,9 @@ def _chat_type(word: str | None) -> ChatType | None:
         return ChatType(word)
     except ValueError:
         known = ", ".join(ChatType)
-        raise InvalidRequest(f"chatType: {quoted(word, 64)} is not one (expected {known})", param="chatType") from None
+        raise InvalidRequest(
+            f"chatType: {quoted(word, 64)} is not a type of chat (expected {known})", param="chatType"
+        ) from None
 
 
 def _explained(what: str, decision: Decision) -> DecisionExplained:

@@ -1,9 +1,9 @@
 """The life of one MCP server: started on first use, and restarted when it dies.
 
-One task has the connection from its beginning to its end; calls come from the tasks of runs and go through it. An
-attempt to start has `START_LIMIT_S`, which is long, because a program may have to be fetched first. A run waits for the
-start no longer than `_PATIENCE_S`. After a failure there is a pause, twice as long each time, and short again once the
-server has stayed up.
+One task owns the connection from beginning to end. Calls come from the tasks of runs and use that connection. A start
+may take `START_LIMIT_S`, which is long, because a program may have to be downloaded first. A run waits for the start at
+most `_PATIENCE_S`. After a failure there is a back-off, doubled each time. It is short again once the server has stayed
+up.
 
     starting ──► up ──► down, for a while ──► starting …
         └───────────────────▲
@@ -57,11 +57,11 @@ _answers: TypeAdapter[CallAnswer] = TypeAdapter(CallAnswer)
 
 
 class ServerDown(Exception):
-    """A server cannot be asked now; the message says why, and when it is tried again."""
+    """A server is down. The message says why, and when the next try is."""
 
 
 class CallLost(Exception):
-    """A call broke off; nobody knows whether it had its effect, unless `is_unsent`."""
+    """A call broke off. Its effect is unknown, unless `is_unsent`."""
 
     def __init__(self, message: str, *, is_unsent: bool = False) -> None:
         super().__init__(message)
@@ -103,7 +103,7 @@ class SupervisedServer(SupervisedLoop):
 
     @property
     def problem(self) -> str | None:
-        """Say why it cannot be asked now, and when it is tried again; None: it can, or is just being started."""
+        """The reason why the server is down, and the time of the next try; None if it is up or starting."""
         if self._client is not None or self._task is None:
             return None
         if self._why is not None:
@@ -114,7 +114,7 @@ class SupervisedServer(SupervisedLoop):
 
     @property
     def condition(self) -> str:
-        """Say what it is at, to somebody who misses one of its tools."""
+        """The state of the server, for a caller that misses one of its tools."""
         if self._client is not None:
             return "has no such tool"
         if (problem := self.problem) is not None:
@@ -128,7 +128,7 @@ class SupervisedServer(SupervisedLoop):
             self._task = asyncio.create_task(self.keep(self._attempt), name=f"mcp:{self.name}")
 
     async def settled(self) -> None:
-        """Start it, and wait a while for its first attempt to come up or fail; calls wait for later ones."""
+        """Start the server, and wait a while until its first start succeeds or fails. Calls wait for later starts."""
         self.start()
         if self._client is None and not self.failures:
             await self._wait_for_move(self._began + _PATIENCE_S)
@@ -194,7 +194,7 @@ class SupervisedServer(SupervisedLoop):
                 if limit.expired():
                     raise ServerEnded(f"it did not answer within {START_LIMIT_S:.0f} s of its start") from None
                 raise
-            say = log.info if self.failures else log.debug  # what was said to be down is said to be back
+            say = log.info if self.failures else log.debug  # the log said that it was down
             say("an MCP server is up", server=self.name, version=client.protocol_version, tools=count)
             self.recovered()
             self._move(client, None)
@@ -239,7 +239,7 @@ class SupervisedServer(SupervisedLoop):
         raise ServerEnded("it has ended the session")
 
     async def _listen(self, client: Client) -> None:
-        """Hear of changes from a server of the newer protocol, which tells them to those who ask only."""
+        """Subscribe to changes. A server of the newer protocol reports them only to subscribers."""
         failures = 0
         while True:
             try:
@@ -253,16 +253,13 @@ class SupervisedServer(SupervisedLoop):
                 log.debug("an MCP server tells no changes", server=self.name, why=describe_failure(error, self._hide))
             failures += 1
             await self._clock.sleep(_LISTEN_AGAIN.pause_s(failures))
-            self._listing_due.set()  # it may have changed meanwhile
+            self._listing_due.set()  # the list may have changed meanwhile
 
     async def call(self, tool: str, arguments: dict[str, Any], limit_s: float) -> CallAnswer:
-        """Call a tool; if the caller is cancelled, or the limit is over, the server is told so.
+        """Call a tool. If the caller is cancelled, or the time limit is over, the call is cancelled at the server.
 
-        Raises:
-            ServerDown: it was not asked.
-            CallLost: the connection ended during the call.
-            MCPError: it refused, or took too long.
-            ValidationError: its answer is none.
+        Raises: ServerDown: the call was not sent. CallLost: the connection ended during the call. MCPError: the server
+        refused, or took too long. ValidationError: the answer is malformed.
         """
         client = await self._connected()
         params = mcp_types.CallToolRequestParams(name=tool, arguments=arguments)
@@ -278,7 +275,7 @@ class SupervisedServer(SupervisedLoop):
                 raise CallLost(clean_name(self._hide(error.message), limit=300)) from error
             if error.code == mcp_types.CONNECTION_CLOSED:
                 if self._client is client:
-                    await self._wait_for_move(self._clock.monotonic() + _PATIENCE_S)  # it will be said how it ended
+                    await self._wait_for_move(self._clock.monotonic() + _PATIENCE_S)  # wait for the reason of the end
                 raise CallLost(self._why or "the connection ended") from error
             if error.message == _SESSION_GONE:
                 self._session_gone.set()
@@ -287,7 +284,7 @@ class SupervisedServer(SupervisedLoop):
             raise
 
     async def _connected(self) -> Client:
-        """Give the connection; one that was just lost, or is being made, is waited for."""
+        """Return the connection. Waits if it was just lost or is being made."""
         self.start()
         until = self._clock.monotonic() + _PATIENCE_S
         while self._client is None:
@@ -302,7 +299,7 @@ class SupervisedServer(SupervisedLoop):
 
 
 def describe_failure(error: BaseException, hide: Hide) -> str:
-    """Say what went wrong, of several things the first, without secrets."""
+    """Describe the first error of a group, without secrets."""
     error = _first(error)
     if isinstance(error, MCPError):
         return f"it refused: {clean_name(hide(error.message), limit=300)}"

@@ -132,7 +132,7 @@ class TelegramChannel(Channel):
             Unavailable: nothing was taken; Telegram posts it again.
         """
         if not self.takes_posts:
-            raise NotFound(f"nothing can be posted to the channel {self.name!r}: it has no webhook")
+            raise NotFound(f"the channel {self.name!r} takes no posts: it has no webhook")
         secret = headers.get(SECRET_HEADER) or ""
         for id, bot in self._bots.items():
             if bot.webhook is not None and hmac.compare_digest(bot.webhook.secret.encode(), secret.encode()):

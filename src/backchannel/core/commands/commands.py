@@ -200,7 +200,7 @@ def may_use(spec: CommandSpec, standing: Rank) -> Decision:
     if spec.needs is Rank.OWNER:
         who = "senders in channels.<name>.owners, and operators with the scope admin"
         return Decision(False, f"/{spec.name} is for owners only ({who})", "channels.<name>.owners")
-    reason = f"/{spec.name} is for senders that the channel answers only"
+    reason = f"/{spec.name} is only for senders that the channel answers"
     return Decision(False, reason, "channels.<name>.allowFrom")
 
 

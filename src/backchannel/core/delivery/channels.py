@@ -361,7 +361,7 @@ class Channel(ABC):
             BadSignature: it does not come from the platform.
             InvalidRequest: it cannot be read.
         """
-        raise NotFound(f"nothing can be posted to the channel {self.name!r}")
+        raise NotFound(f"the channel {self.name!r} takes no posts")
 
     def close(self) -> Awaitable[None] | None:
         """Close connections, after the last part was sent."""

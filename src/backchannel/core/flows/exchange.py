@@ -303,8 +303,8 @@ def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
     if exchange.state is ExchangeState.HANDOVER and run_id == exchange.primary_run:
         return "its caller is about to be told how it ended; retry it when that is done"
     if exchange.state is ExchangeState.DONE:
-        return f"its exchange is over ({exchange.outcome}: see the receipt) and would not hear of it"
-    return f"its exchange has gone on without it, to {exchange.state}, and would not hear of it"
+        return f"its exchange is over ({exchange.outcome}: see the receipt) and would ignore the result"
+    return f"its exchange has continued without it, to {exchange.state}, and would ignore the result"
 
 
 def _announce_retried(exchange: Exchange, event: StepRetried) -> Stepped:

@@ -52,7 +52,7 @@ def may_spawn(requester: SessionKey, agent_id: str, allowed: Collection[str], *,
         return Decision(False, "a sub-agent may not spawn another")
     if agent_id != requester.agent and agent_id not in allowed and _ANY not in allowed:
         may = ", ".join(sorted({requester.agent, *allowed}))
-        reason = f"{requester.agent!r} may spawn only under {may} (with {agent_id!r} in {setting} it could)"
+        reason = f"{requester.agent!r} may spawn only under {may} (add {agent_id!r} to {setting} to allow it)"
         return Decision(False, reason, setting)
     if leaves_sandbox:
         reason = (

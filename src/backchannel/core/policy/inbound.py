@@ -69,13 +69,11 @@ def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
         message = f"channel: {quote(event.channel)} came over {quote(channel)} (leave it out, or write the same)"
         raise InvalidRequest(message, param="channel")
     if event.ts is not None and event.ts < _EARLIEST_MS:
-        message = f"ts: {event.ts} is long ago (expected milliseconds since 1970, such as {now_ms})"
+        message = f"ts: {event.ts} is too small (expected milliseconds since 1970, such as {now_ms})"
         raise InvalidRequest(message, param="ts")
     if event.ts is not None and now_ms - event.ts > MAX_AGE_MS:
         age_s = (now_ms - event.ts) // 1000
-        message = (
-            f"ts: the event is {age_s} s old (expected at most {MAX_AGE_MS // 1000} s; without ts age is not asked)"
-        )
+        message = f"ts: the event is {age_s} s old (at most {MAX_AGE_MS // 1000} s; without ts, the age is not checked)"
         raise InvalidRequest(message, param="ts")
     try:
         chat_type = ChatType(event.chat_type)
@@ -391,7 +389,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 def ignore_own(event: InboundEvent) -> Admission:
     """Ignore a post that another account of the gateway wrote in the name of the chat."""
-    reason = f"message {quote(event.message_id)} was sent by another account of ours"
+    reason = f"message {quote(event.message_id)} was sent by another account of this gateway"
     return Admission(Verdict.IGNORE, reason, Rank.STRANGER)
 
 
@@ -406,12 +404,12 @@ def once_for_all(admission: Admission, arrival: Arrival, brought: Iterable[Inbou
     if not arrival.twins or admission.verdict not in _TAKEN:
         return admission
     if arrival.left_to is not None and admission.verdict is not Verdict.COMMAND:
-        reason = f"it is for our account {quote(arrival.left_to)}, which brings it to this session"
+        reason = f"it is for the account {quote(arrival.left_to)}, which brings it to this session"
         return Admission(Verdict.IGNORE, reason, admission.standing)
     key = str(arrival.routed.key)
     for twin in brought:
         if twin is not None and twin.verdict in _TAKEN and twin.session_key == key:
-            reason = "another account of ours has brought it to this session, and it was taken then"
+            reason = "another account of this gateway has brought it to this session already"
             return Admission(Verdict.IGNORE, reason, admission.standing)
     return admission
 

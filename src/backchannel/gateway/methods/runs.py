@@ -262,7 +262,7 @@ async def runs_get(call: Call, params: RunParams) -> RunShown:
     """Shows one run."""
     run = await call.parts.store.run(params.run_id)
     if run is None:
-        raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows those there are)", runId=params.run_id)
+        raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows them)", runId=params.run_id)
     return RunShown(run=call.parts.rows.run(run, await call.parts.store.asking_runs()))
 
 

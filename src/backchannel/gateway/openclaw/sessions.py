@@ -191,7 +191,7 @@ async def _whose_run(call: Call, params: AbortByKeyParams) -> RequestAddress:
         raise InvalidRequest("key, runId: one of them is needed", param="key")
     run = await call.parts.store.run(params.run_id)
     if run is None:
-        raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows those there are)", runId=params.run_id)
+        raise RunNotFound(f"no run {quoted(params.run_id)} (runs.list shows them)", runId=params.run_id)
     return RequestAddress(SessionKey.stored(run.session_key))
 
 

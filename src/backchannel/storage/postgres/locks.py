@@ -82,7 +82,7 @@ class AdvisoryLocks:
         ends = monotonic() + LET_IN_S
         while not _is_so(connection, f"SELECT pg_try_advisory_lock_shared({_SCHEMA})"):
             if monotonic() > ends:
-                raise psycopg.OperationalError(f"{holder(connection)} has it for itself")
+                raise psycopg.OperationalError(f"{holder(connection)} holds it exclusively")
             sleep(_PAUSE_S)
         if _is_so(connection, _HAS_ROWS):
             raise DatabaseUnusable(f'the gateways of {name} lock rows: set cluster.locks to "rows" here too')

@@ -43,7 +43,7 @@ def timeline(tx: Tx, run_id: str) -> RunTimeline:
     """
     run = runs.find(tx, run_id)
     if run is None:
-        raise RunNotFound(f"no run {quoted(run_id)} (runs.list shows those there are)", runId=run_id)
+        raise RunNotFound(f"no run {quoted(run_id)} (runs.list shows them)", runId=run_id)
     messages, is_cut = _messages(tx, run)
     calls = _calls(tx, run)
     story = RunStory(
