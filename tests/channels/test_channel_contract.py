@@ -1,6 +1,6 @@
 """What every channel promises, and what the gateway promises to every channel.
 
-A new channel is one more `World`: a platform that can refuse, be busy and fall silent, and people who write on it.
+A new channel is one more class in `worlds.py`: a platform that can refuse, be busy and fall silent.
 Groups and threads are tried on those that have them. `held` are those that keep a connection open, which can break and
 be refused: the bridge keeps none, its far end posts to us, and what it refuses of ours fails in the delivery.
 """
@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,12 @@ from backchannel.core.facts import DeliveryChanged, DraftChanged, MessageAppende
 from backchannel.errors import UnknownChannel
 from backchannel.runtime.events import Event
 from tests.channels.desk import ChannelDesk, desk
-from tests.channels.worlds import (
-    BridgeWorld,
-    GroupWorld,
-    HeldWorld,
-    PigeonWorld,
-    PlatformWorld,
-    StreamingWorld,
-    TelegramWorld,
-)
+from tests.channels.worlds import WORLDS, GroupWorld, HeldWorld, PlatformWorld
 from tests.gateway.client import connected
 from tests.support.clocks import StageClock
-from tests.support.far_end import FarEnd
 from tests.support.gateways import session_of, texts_of
 from tests.support.resting import at_rest
-from tests.support.telegram import TOKEN, Telegram
+from tests.support.telegram import TOKEN
 
 pytestmark = pytest.mark.anyio
 S = DeliveryState
@@ -45,41 +37,25 @@ S = DeliveryState
 MANY = int(os.environ.get("CHANNEL_MESSAGES", "1000"))
 """How many messages come in order; `make interop` lets ten thousand come."""
 PATIENCE_S = max(30.0, MANY / 50)
+_NAME = attrgetter("name")
 
 
-@pytest.fixture(params=["bridge", "example", "streaming", "telegram"])
+@pytest.fixture(params=WORLDS, ids=_NAME)
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[PlatformWorld]:
-    if request.param == "bridge":
-        async with FarEnd() as far_end:
-            yield BridgeWorld(far_end)
-    elif request.param == "telegram":
-        async with Telegram() as telegram:
-            yield TelegramWorld(telegram)
-    elif request.param == "streaming":
-        yield StreamingWorld()
-    else:
-        yield PigeonWorld()
+    async with request.param.opened() as world:
+        yield world
 
 
-@pytest.fixture(params=["bridge", "example", "telegram"])
+@pytest.fixture(params=[world for world in WORLDS if issubclass(world, GroupWorld)], ids=_NAME)
 async def groups(request: pytest.FixtureRequest) -> AsyncIterator[GroupWorld]:
-    if request.param == "bridge":
-        async with FarEnd() as far_end:
-            yield BridgeWorld(far_end)
-    elif request.param == "example":
-        yield PigeonWorld()
-    else:
-        async with Telegram() as telegram:
-            yield TelegramWorld(telegram)
+    async with request.param.opened() as world:
+        yield world
 
 
-@pytest.fixture(params=["example", "telegram"])
+@pytest.fixture(params=[world for world in WORLDS if issubclass(world, HeldWorld)], ids=_NAME)
 async def held(request: pytest.FixtureRequest) -> AsyncIterator[HeldWorld]:
-    if request.param == "example":
-        yield PigeonWorld()
-    else:
-        async with Telegram() as telegram:
-            yield TelegramWorld(telegram)
+    async with request.param.opened() as world:
+        yield world
 
 
 # What goes out

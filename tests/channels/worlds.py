@@ -1,4 +1,9 @@
-"""Platforms that the contract of channels is tried on: each can refuse, be busy and fall silent; people write there."""
+"""Platforms that the contract of channels is tried on.
+
+Each can refuse, be busy and fall silent, and people write there. A class of this module that is not abstract is in
+`WORLDS`, and so in the contract. As a `GroupWorld` it gets the tests of groups, as a `HeldWorld` those of a kept
+connection.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,11 @@ import asyncio
 import runpy
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from inspect import isabstract
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -48,6 +56,12 @@ class PlatformWorld(ABC):
     settings: dict[str, Any]
     """The channels of the configuration."""
     own: tuple[Channel, ...] = ()
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls) -> AsyncIterator[Self]:
+        """Start the platform, if it needs that."""
+        yield cls()
 
     @property
     @abstractmethod
@@ -140,6 +154,12 @@ class HeldWorld(PlatformWorld):
 class BridgeWorld(GroupWorld):
     name, chat, takes_key = "desk", "Chat-1", True
     group, thread_key = "Group-1", "agent:main:desk:group:group-1:thread:T1"
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls) -> AsyncIterator[Self]:
+        async with FarEnd() as far_end:
+            yield cls(far_end)
 
     def __init__(self, far_end: FarEnd) -> None:
         self._far_end = far_end
@@ -313,6 +333,12 @@ class TelegramWorld(GroupWorld, HeldWorld):
     name, chat, other_chat, takes_key = "telegram", str(ANN), str(BOB), False
     group, thread_key = str(GROUP), f"agent:main:telegram:group:{GROUP}:topic:12"
 
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls) -> AsyncIterator[Self]:
+        async with Telegram() as telegram:
+            yield cls(telegram)
+
     def __init__(self, telegram: Telegram) -> None:
         self._telegram = telegram
         self.settings = {"telegram": telegram.settings()}
@@ -382,3 +408,11 @@ class TelegramWorld(GroupWorld, HeldWorld):
     async def refused_twice(self) -> None:
         before = len(self._telegram.called("getMe"))
         await self._telegram.until(lambda: len(self._telegram.called("getMe")) >= before + 2)
+
+
+WORLDS: list[type[PlatformWorld]] = [
+    world
+    for world in list(globals().values())
+    if isinstance(world, type) and issubclass(world, PlatformWorld) and not isabstract(world)
+]
+"""All platforms of this module."""
