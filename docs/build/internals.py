@@ -20,7 +20,8 @@ INTERNALS = ROOT / "docs" / "internals"
 _MAP_INTRO = """# The map
 
 Made by `make reference` from the first sentence of each module. Paths are below `src/backchannel/`. Folders stand in
-the order of the layers: a folder imports only folders above it.
+the order of the layers: a layer imports only layers above it. Folders of one layer stand in the order of the alphabet.
+`openclaw/` cuts through the layers, and `web/` is JavaScript.
 """
 
 LAYERS = (
