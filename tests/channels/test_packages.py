@@ -101,6 +101,7 @@ class Wrong(ChannelSettings, frozen=True, kw_only=True, tag_field="adapter", tag
     token: str
 """
 ADAPTER = 'ADAPTER = Adapter(name="wrong", title="Wrong", settings=Wrong, make="backchannel_wrong:make")\n'
+OWN_CHECK = "    def __post_init__(self): {}\n"
 
 
 @pytest.mark.parametrize(
@@ -111,8 +112,11 @@ ADAPTER = 'ADAPTER = Adapter(name="wrong", title="Wrong", settings=Wrong, make="
         (SETTINGS + ADAPTER.replace('"wrong"', '"right"', 1), "is called 'right', not 'wrong'"),
         (SETTINGS.replace('tag="wrong"', 'tag="right"') + ADAPTER, "are not a backchannel.ChannelSettings"),
         (SETTINGS + "def make(*given): return given[3]\n" + ADAPTER, "cannot make a wrong: IndexError"),
+        (SETTINGS + "def make(*given): raise SystemExit(5)\n" + ADAPTER, "cannot make a wrong: SystemExit"),
+        (SETTINGS + ADAPTER.replace('"backchannel_wrong:make"', "7"), "cannot make a wrong: AttributeError"),
+        (SETTINGS + OWN_CHECK.format("{}['x']") + ADAPTER, "cannot read its settings: KeyError"),
     ],
-    ids=["import", "value", "name", "settings", "make"],
+    ids=["import", "value", "name", "settings", "make", "exit", "place", "read"],
 )
 def test_a_package_that_fails_is_named_and_stops_nothing_else(site: Path, tmp_path: Path, code: str, told: str) -> None:
     other = bring(tmp_path / "other", code)
@@ -130,3 +134,29 @@ def test_a_package_that_fails_is_named_and_stops_nothing_else(site: Path, tmp_pa
     error = channels["wrong"]["lastError"]
     assert "the package backchannel-wrong 1.0" in error and told in error
     assert "the package backchannel-wrong 1.0" in logs and secret not in logs
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "told"),
+    [
+        (OWN_CHECK.format("raise ValueError('the token is too old')") + ADAPTER, "error", "the token is too old"),
+        (OWN_CHECK.format("{}['x']") + ADAPTER, "warning", "the channel stays down: the package backchannel-wrong 1.0"),
+        (
+            ADAPTER.replace(")\n", ", check=lambda name, settings: [5])\n"),
+            "warning",
+            "5 is no backchannel.SettingIssue",
+        ),
+        (
+            ADAPTER.replace(")\n", ", needs=('pigeons.home',))\n"),
+            "warning",
+            "pigeons.home is not installed, which Wrong needs",
+        ),
+    ],
+    ids=["refused", "read", "issue", "needs"],
+)
+def test_a_check_of_a_package_is_told_as_a_finding(tmp_path: Path, code: str, level: str, told: str) -> None:
+    other = bring(tmp_path / "other", SETTINGS + code)
+    program = program_with(tmp_path, other, wrong={"adapter": "wrong", "token": "a-token", "allowFrom": ["ann"]})
+    found = json.loads(program.run("config", "check", "--json").stdout)["findings"]
+    (finding,) = [each for each in found if each["path"] == "channels.wrong"]
+    assert finding["level"] == level and told in finding["message"]

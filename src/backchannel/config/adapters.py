@@ -114,20 +114,44 @@ class AdapterKind:
             raise AdapterUnusable(f"{package} is wrong: the settings of {point.value} are not {expected}")
         return adapter
 
+    def read(self, name: str, given: Mapping[str, Any]) -> Any:
+        """Convert the settings of an adapter that were checked.
+
+        Raises:
+            AdapterUnusable: a package of others brings it, and the package fails.
+            msgspec.ValidationError: the settings have a check of their own, which refuses what is given.
+        """
+        adapter = self.find(name)
+        settings = self._settings if adapter is None else adapter.settings
+        try:
+            return msgspec.convert(given, settings)
+        except msgspec.ValidationError:
+            raise
+        except Exception as error:
+            if name not in self._installed:
+                raise
+            package = _package(self._installed[name])
+            raise AdapterUnusable(f"{package} cannot read its settings: {_in_words(error)}") from error
+
     def make(self, adapter: Adapter, *arguments: Any) -> Any:
         """Make what an adapter is for.
 
         Raises:
             AdapterUnusable: a package of others brings it, and the package fails.
         """
-        module, _, name = adapter.make.partition(":")
         if adapter.name in self.ours:
-            return getattr(import_module(module), name)(*arguments)
+            return _named(adapter.make)(*arguments)
         try:
-            return getattr(import_module(module), name)(*arguments)
-        except Exception as error:  # the edge of a package of others
+            return _named(adapter.make)(*arguments)
+        except (Exception, SystemExit) as error:  # the edge of a package of others
             package = _package(self._installed[adapter.name])
             raise AdapterUnusable(f"{package} cannot make a {adapter.name}: {_in_words(error)}") from error
+
+
+def _named(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    made: Callable[..., Any] = getattr(import_module(module), name)
+    return made
 
 
 def _package(point: EntryPoint) -> str:
@@ -159,16 +183,18 @@ class UnusableChannelSettings(ChannelSettings, frozen=True, kw_only=True):
 
 
 def read_channel(given: Mapping[str, Any]) -> ChannelSettings:
-    """Convert the settings of a channel that were checked, by its adapter."""
+    """Convert the settings of a channel that were checked, by its adapter.
+
+    Raises:
+        msgspec.ValidationError: the settings of a package have a check of their own, and refuse what is given.
+    """
     name = given["adapter"]
     try:
-        adapter = CHANNELS.find(name)
+        converted: ChannelSettings = CHANNELS.read(name, given)
     except AdapterUnusable as unusable:
         shared = {field.encode_name for field in fields(ChannelSettings)} & set(given)
         known = {name: given[name] for name in shared}
         return msgspec.convert({**known, "adapter": name, "problem": unusable.reason}, UnusableChannelSettings)
-    settings: Any = adapter.settings if adapter is not None else ChannelSettings
-    converted: ChannelSettings = msgspec.convert(given, settings)
     return converted
 
 
@@ -188,11 +214,16 @@ def adapter_name(settings: ChannelSettings) -> str | None:
 
 def channel_issues(name: str, settings: ChannelSettings) -> Iterator[SettingIssue]:
     """Find what the adapter of a channel says about its settings. Paths begin at the channel."""
+    if isinstance(settings, UnusableChannelSettings):
+        yield SettingIssue("warning", (), f"the channel stays down: {settings.problem}")
     adapter = adapter_of(settings)
     if adapter is None:
         return
     try:
-        yield from adapter.check(name, settings)
+        for issue in adapter.check(name, settings):
+            if not isinstance(issue, SettingIssue):
+                raise TypeError(f"{issue!r} is no backchannel.SettingIssue")
+            yield issue
         tuple(adapter.hosts(settings))
     except Exception as error:  # noqa: BLE001  # the edge of a package of others: the settings are used all the same
         yield SettingIssue("warning", (), f"the adapter {adapter.name} could not check it: {_in_words(error)}")
@@ -264,11 +295,20 @@ def visibility_in(sandbox: str) -> Callable[[str], str | None] | None:
 
 def why_missing(adapter: Adapter) -> str | None:
     """Say which package an adapter lacks here, and how to install it; None: it has all."""
-    lacking = next((name for name in adapter.needs if find_spec(name) is None), None)
+    lacking = next((name for name in adapter.needs if not _is_installed(name)), None)
     return None if lacking is None else not_installed(adapter, lacking)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that the module is in
+        return False
 
 
 def not_installed(adapter: Adapter, package: str | None) -> str:
     """Say how to install what is missing, for the Python that runs this: from an index, and in a clone as well."""
+    if adapter.extra is None:
+        return f"{package} is not installed, which {adapter.title} needs"
     install = f"{shlex.quote(sys.executable)} -m pip install 'backchannel[{adapter.extra}]'"
     return f"{package} is not installed, which {adapter.title} needs: {install}"

@@ -37,6 +37,7 @@ from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import AgentsSettings, InstructionsFileSettings
 from backchannel.config.source import ConfigSource, load_source, source_from
 from backchannel.config.validation import check_shape
+from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.settings import SettingIssue, SettingPath
 from backchannel.errors import ConfigError
 from backchannel.openclaw.settings import modernise
@@ -145,7 +146,7 @@ class _Reading:
         if missing and self.reads is not None:
             raw, missing = self._substituted({name: modern.raw[name] for name in self.reads if name in modern.raw})
         self._add([self._finding(issue) for issue in modern.issues] + missing + misfits)
-        file = _converted(raw)
+        file = self._converted(raw)
         self._add([self._finding(issue) for issue in check_rules(file, self.registered)])
         if self.here is not None:
             self._add([self._finding(issue) for issue in check_start(file, self.here)])
@@ -158,6 +159,19 @@ class _Reading:
         if self.reads is None and "PATH" in self.env:
             self._add([self._finding(issue) for issue in program_issues(config, self.env["PATH"])])
         return replace(config, warnings=tuple(self.findings))
+
+    def _converted(self, raw: dict[str, Any]) -> ConfigFile:
+        """Convert settings that were checked; those of each channel by its adapter."""
+        file = msgspec.convert({name: raw[name] for name in raw if name != "channels"}, ConfigFile)
+        channels: dict[str, ChannelSettings] = {}
+        refused: list[ConfigFinding] = []
+        for name, own in raw.get("channels", {}).items():
+            try:
+                channels[name] = read_channel(own)
+            except msgspec.ValidationError as error:
+                refused.append(self._finding(SettingIssue("error", ("channels", name), str(error))))
+        self._add(refused)
+        return replace(file, channels=channels)
 
     def _substituted(self, written: dict[str, Any]) -> tuple[dict[str, Any], list[ConfigFinding]]:
         """Give the settings with variables and overrides in place, and the variables that are missing."""
@@ -235,12 +249,6 @@ class _Reading:
         placed = replace(agents, list=listed, defaults=defaults)
         self._add([self._finding(issue) for issue in nested_workspaces(placed)])
         return replace(file, agents=placed)
-
-
-def _converted(raw: dict[str, Any]) -> ConfigFile:
-    """Convert settings that were checked; those of each channel by its adapter."""
-    file = msgspec.convert({name: raw[name] for name in raw if name != "channels"}, ConfigFile)
-    return replace(file, channels={name: read_channel(own) for name, own in raw.get("channels", {}).items()})
 
 
 def workspace_problem(folder: Path, state_dir: Path, config_file: Path | None) -> str | None:

@@ -153,8 +153,7 @@ class _Walk:
         """Check a channel by the settings of its adapter."""
         try:
             struct = kind.struct_of(value)
-        except AdapterUnusable as unusable:  # only what all channels share is known
-            yield self._finding(path, f"the channel stays down: {unusable.reason}")._replace(level="warning")
+        except AdapterUnusable:  # only what all channels share is known; `channel_issues` tells why
             shared = all_fields(ChannelSettings)
             names = {field.encode_name for field in shared}
             yield from self.group({name: value[name] for name in value if name in names}, shared, path)
