@@ -18,6 +18,7 @@ from backchannel.service import Reactions, Service, SupervisedLoop
 from tests.support.clocks import StageClock
 from tests.support.gateways import echo, running
 from tests.support.logs import captured_logs
+from tests.support.weak import make_loops_weak, see_loops_recover
 
 pytestmark = pytest.mark.anyio
 
@@ -200,3 +201,11 @@ async def test_the_services_of_a_gateway_are_all_up_and_one_that_fails_is_a_prob
         gateway.runtime._recovery._kept.fell("a fault of ours")
         (problem,) = (await examine(gateway.parts)).problems
     assert problem.code == "service_down" and problem.message == "The service recovery is down: a fault of ours."
+
+
+async def test_every_loop_of_a_gateway_is_up_again_after_one_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = make_loops_weak(monkeypatch)
+    async with running(tmp_path, ScriptedModel(replies=echo)) as gateway:
+        assert await see_loops_recover([gateway], failed) == {"recovery", "timers"}

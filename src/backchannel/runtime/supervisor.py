@@ -25,7 +25,7 @@ T = TypeVar("T")
 CLOSE_LIMIT_S = 5.0
 """How long work that is under way is waited for when the gateway stops."""
 DATABASE_PAUSE_S = 1.0
-RESTART = Backoff(1.0, 10.0)
+RESTART = Backoff(1.0, 10.0, steady_s=10.0)
 """Pauses before a loop of the runtime is started again."""
 _FAULTS = Backoff(1.0, 60.0)
 

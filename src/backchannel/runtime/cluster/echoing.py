@@ -226,12 +226,12 @@ class EchoService:
             self._heard.put_nowait(rows)
 
     async def _hear(self) -> None:
+        self._kept.recovered()  # it listens again; a look finds the words that a fault has lost
         while True:
             words = dict.fromkeys(await self._heard.get())
             while words and not self._heard.empty() and len(words) < MOST_WORDS:
                 words.update(dict.fromkeys(self._heard.get_nowait()))
             await self._wait.durably(partial(self._echo, list(words)) if words else self._hearing.look_again)
-            self._kept.recovered()
             await asyncio.sleep(HEARD_EVERY_S)
 
     async def _poll(self) -> None:
@@ -239,7 +239,7 @@ class EchoService:
             await asyncio.sleep(_POLL_S)
             if self._others:
                 await self._wait.durably(self._hearing.look_again)
-                self._looking.recovered()
+            self._looking.recovered()
 
     async def _echo(self, words: Sequence[Word]) -> None:
         for start in range(0, len(words), MOST_WORDS):

@@ -16,6 +16,7 @@ from time import monotonic
 
 import msgspec
 
+from backchannel.core.contracts import Clock
 from backchannel.core.facts import GrowthWanted, GrowthWritten, RunChanged
 from backchannel.core.runs import Run, RunState
 from backchannel.core.stored import StoredForm
@@ -30,7 +31,8 @@ from backchannel.runtime.events import (
     ToolEnded,
     ToolStarted,
 )
-from backchannel.runtime.supervisor import DatabaseWait
+from backchannel.runtime.supervisor import RESTART, DatabaseWait
+from backchannel.service import SupervisedLoop
 from backchannel.storage.store import Store
 
 WRITTEN_EVERY_S = 0.2
@@ -133,7 +135,8 @@ _STORED: StoredForm[Growth] = StoredForm(Growth)
 class GrowingHere:
     """Writes down what runs of this process stream, for readers on other gateways."""
 
-    def __init__(self, store: Store, hub: Hub, wait: DatabaseWait) -> None:
+    def __init__(self, store: Store, hub: Hub, wait: DatabaseWait, clock: Clock) -> None:
+        self.kept = SupervisedLoop("streams", clock, RESTART)
         self._store = store
         self._durably = wait.durably
         self._growing: dict[str, Growth] = {}
@@ -191,10 +194,11 @@ class GrowingHere:
     async def write(self) -> None:
         """Write what has grown, and remove what is over, for as long as this process lives."""
         while True:
-            await self._called.wait()
             self._called.clear()
-            await self._durably(self._write)
+            await self._durably(self._write)  # before it waits: a loop that was started again shows that it works
+            self.kept.recovered()
             await asyncio.sleep(WRITTEN_EVERY_S)
+            await self._called.wait()
 
     async def _write(self) -> None:
         grown, self._grown = self._grown, set()
@@ -229,8 +233,11 @@ class _Reading:
 class GrowingElsewhere:
     """Asks for what runs of other gateways stream that somebody here reads, and tells it."""
 
-    def __init__(self, store: Store, hub: Hub, wait: DatabaseWait, on_gone: Callable[[list[str]], None]) -> None:
+    def __init__(
+        self, store: Store, hub: Hub, wait: DatabaseWait, clock: Clock, on_gone: Callable[[list[str]], None]
+    ) -> None:
         """Make it; `on_gone` is told of runs that somebody here follows and nobody works on: they may have ended."""
+        self.kept = SupervisedLoop("stream readers", clock, RESTART)
         self._store = store
         self._on_gone = on_gone
         self._durably = wait.durably
@@ -300,11 +307,12 @@ class GrowingElsewhere:
     async def ask(self) -> None:
         """Ask for what is read here, again and again, for as long as this process lives."""
         while True:
-            if not self._read:
-                await self._called.wait()
             self._called.clear()
             await self._durably(self._look_and_ask)
+            self.kept.recovered()
             await asyncio.sleep(ASKED_AFTER_S)
+            if not self._read:
+                await self._called.wait()
 
     async def _look_and_ask(self) -> None:
         if self._is_to_look:

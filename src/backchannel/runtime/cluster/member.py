@@ -44,10 +44,10 @@ from backchannel.runtime.events import Hub
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.outbox import Outbox
 from backchannel.runtime.recovery import Recovery
-from backchannel.runtime.supervisor import RESTART, DatabaseWait, Tasks
+from backchannel.runtime.supervisor import DatabaseWait, Tasks
 from backchannel.runtime.timers import Timers
 from backchannel.runtime.waits import Waits
-from backchannel.service import Service, SupervisedLoop
+from backchannel.service import Service
 from backchannel.storage.store import Store
 
 LOOKED_AT = 200
@@ -101,12 +101,9 @@ class ClusterMember(Service):
             parts.clock,
             settings.lease_seconds,
         )
-        self._here = GrowingHere(parts.store, parts.hub, parts.wait)
-        self._elsewhere = GrowingElsewhere(parts.store, parts.hub, parts.wait, self._hear_of_ends)
-        self._loops = {
-            SupervisedLoop(self.name, parts.clock, RESTART): self._here.write,
-            SupervisedLoop("stream readers", parts.clock, RESTART): self._elsewhere.ask,
-        }
+        self._here = GrowingHere(parts.store, parts.hub, parts.wait, parts.clock)
+        self._elsewhere = GrowingElsewhere(parts.store, parts.hub, parts.wait, parts.clock, self._hear_of_ends)
+        self._loops = {self._here.kept: self._here.write, self._elsewhere.kept: self._elsewhere.ask}
         self.kept = tuple(self._loops)
         parts.hub.listen_for_wants(self._on_want)
         parts.duties.listen(self._on_duties)
