@@ -91,7 +91,8 @@ class EchoService:
         self._wait = wait
         self._kept = SupervisedLoop("echoes", clock, RESTART)
         self._looking = SupervisedLoop("leftovers", clock, RESTART)
-        self.kept = (self._kept, self._looking)
+        self._wanting = SupervisedLoop("interests", clock, RESTART)
+        self.kept = (self._kept, self._looking, self._wanting)
         self._hearing = hearing
         self._polls = polls
         self._others: frozenset[int] = frozenset()
@@ -111,8 +112,8 @@ class EchoService:
 
     def start(self) -> None:
         self._join()
-        loops = (self._kept.keep(self._hear), self._looking.keep(self._poll), self._want_again())
-        self._tasks = [asyncio.create_task(loop, name="echoing") for loop in loops]
+        loops = {self._kept: self._hear, self._looking: self._poll, self._wanting: self._want_again}
+        self._tasks = [asyncio.create_task(kept.keep(loop), name=kept.name) for kept, loop in loops.items()]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -195,6 +196,7 @@ class EchoService:
             self._wanted = set(self._topics())
             if self._others and self._wanted:
                 self._send(EVERYBODY, write_wants(self._wanted))
+            self._wanting.recovered()
 
     def _topics(self) -> Set[Topic]:
         topics = self._hearing.wanted_topics()
