@@ -40,11 +40,11 @@ Made by `make reference`.
 
 The tools with which an agent sees and reaches sessions. The same call gives the same result through every door:
 
-- an **agent** calls them in its runs, as the session that the run is in;
-- **WebSocket**: `tools.invoke {{tool, args, sessionKey?, idempotencyKey?}}` answers `{{ok, result}}`;
-- **HTTP**: `POST /tools/invoke` with the same fields; 200 for every outcome below, 400 for arguments that do not fit,
-  401, 403 when the token may not call as this session or the session does not have the tool, 404 for an unknown
-  tool, 413;
+- An **agent** calls them in its runs, as the session of the run.
+- **WebSocket**: `tools.invoke {{tool, args, sessionKey?, idempotencyKey?}}` answers `{{ok, result}}`.
+- **HTTP**: `POST /tools/invoke` with the same fields. The status is 200 for every outcome below, 400 for wrong
+  arguments, 404 for an unknown tool, 401 or 413. It is 403 if the token may not call as this session, or the session
+  does not have the tool.
 - **Python**: `await gateway.tools("main").sessions_list(limit=5)`, or `gateway.tools()` for the operator.
 
 ```sh
@@ -54,22 +54,23 @@ curl -s "$(cat .state/address)/tools/invoke" -H "Authorization: Bearer $(cat .st
 
 `.state` is the state folder: the gateway keeps its address and the operator's token there.
 
-A **caller** is a session, or the operator. An operator's token without `sessionKey` makes the operator the caller, who
-sees everything; with it, the call is made as that session, which must exist or be the main session of a configured
-agent. An agent's token is bound to one session. `tools.sessions.visibility`, `tools.agentToAgent` and the sandbox
-decide what a session sees; `policy.explain` tells what they say.
+A **caller** is a session, or the operator. With an operator's token and no `sessionKey`, the operator is the caller,
+and sees everything. With a `sessionKey`, that session is the caller. It must exist, or be the main session of a
+configured agent. An agent's token is bound to one session. `tools.sessions.visibility`, `tools.agentToAgent` and the
+sandbox decide what a session sees. `policy.explain` shows their decision.
 
-- Arguments are strict: an unknown or wrongly typed one, or one out of its range, is an error that names it.
+- Arguments are checked. An unknown argument, a wrong type or a value out of range is an error that names the argument.
 - A session is named by `main` (the calling agent's), `current` (the caller), a key as a list shows it, a full key, or a
-  session id. A caller that is a session gets the shortest key it can pass back, an operator gets full keys.
+  session id. A session as caller gets the shortest key that it can pass back. An operator gets full keys.
 - A field whose value is not known is absent, never null.
-- Messages are redacted (what looks like a credential becomes `[redacted]`) and cut (texts over {TEXT_LIMIT:,}
-  characters end with a marker that says how to read on; image data is left out). What is stored is not touched.
+- Messages are redacted: text that looks like a credential becomes `[redacted]`. They are also cut: texts over
+  {TEXT_LIMIT:,} characters end with a marker that says how to read on, and image data is left out. The stored messages
+  do not change.
 """
 
 _ROW = """## Rows of sessions
 
-A session, as `sessions.*` and `sessions.changed` show it. The [tools](tools.md#rows) show it in words of their own.
+A session, as `sessions.*` and `sessions.changed` show it. The [tools](tools.md#rows) show it with other fields.
 
 """
 
@@ -86,9 +87,10 @@ _MESSAGE = """## Messages
 `{type: "thinking", thinking}`, `{type: "toolCall", id, name, arguments}`, `{type: "image", mimeType, url?}`. A
 `toolResult` also has `toolCallId`, `toolName` and `isError`. `provenance` is `{kind, sourceSessionKey?, sourceChannel?,
 sourceTool?, exchangeId?, step?, turn?, maxTurns?}`; its kind is `external_user`, `inter_session` or `internal_system`.
-`step` says which part the message has in an exchange or a sub-agent's flow: `ask`, `turn` (with `turn` and `maxTurns`),
-`announce`, `late_reply`, `failure`, `task`, `post`, `wake` or `notice`. What a person wrote on an
-outside channel has a `sender` `{id, name?}` and a `chat` `{type: "direct" | "group" | "channel", id, name?}`.
+`step` is the message's part in an exchange or a sub-agent's flow. In an exchange it is `ask`, `turn` (with `turn` and
+`maxTurns`), `announce`, `late_reply` or `failure`. A sub-agent's flow has `task`,
+`announce`, `post`, `wake` and `notice`. A person's message on an outside channel has a `sender` `{id, name?}` and a
+`chat` `{type: "direct" | "group" | "channel", id, name?}`.
 """
 
 

@@ -25,5 +25,5 @@ def test_what_works_is_listed_shown_by_the_status_and_ended(program: Program, pr
         waited = program.run("runs", "wait", run_id)
         assert waited.returncode == 1 and "the operator ended this call" in waited.stderr + waited.stdout
         refused = program.run("slots", "end", use["id"])
-        assert refused.returncode == 1 and "nothing at work in this gateway has the id" in refused.stderr
+        assert refused.returncode == 1 and "no call in this gateway has the id" in refused.stderr
         assert "no slot" in program.run("slots", "end", "ffff").stderr

@@ -106,7 +106,7 @@ async def test_runs_of_an_agent_of_a_dead_gateway_wait_and_say_so_until_one_with
             "since": ("queued", "agent"),
         }
         assert (await problems(stays))["agent_missing"] == (
-            "3 runs wait for the agent other, which no gateway at work has."
+            "3 runs wait for the agent other, which no running gateway has."
         )
         async with opened(tmp_path / "comes", url, "main", "other") as comes:
             for id in shown:

@@ -332,7 +332,7 @@ class OriginCheck:
         """
         name = _host_name(host or "")
         if name is None or not self._is_known(name):
-            raise Forbidden(f"the gateway is not known as {quoted(host or '')} (add the name to gateway.allowedHosts)")
+            raise Forbidden(f"{quoted(host or '')} is not a name of this gateway (add it to gateway.allowedHosts)")
 
     def foreign(self, host: str | None, origin: str | None) -> OriginNotAllowed | None:
         """Say why a page may not use the gateway; None if it may, or without a page."""

@@ -219,23 +219,21 @@ def sandbox_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
 def _loop(seen: ConditionSeen) -> Iterator[HealthProblem]:
     stall = seen.parts.runtime.watchdog.long_stall
     if stall is not None and (ago_s := asyncio.get_running_loop().time() - stall[0]) < RECENT_STALL_S:
-        message = f"Nobody was answered for {stall[1]:.1f} s, {ago_s / 60:.0f} minutes ago."
-        hint = (
-            "The log says what held the loop, if it was the gateway itself; a machine that is too busy looks the same."
-        )
+        message = f"The gateway answered nobody for {stall[1]:.1f} s, {ago_s / 60:.0f} minutes ago."
+        hint = "If the gateway itself was busy, the log says with what. An overloaded machine looks the same."
         yield HealthProblem(code="loop_stalled", message=message, hint=hint)
 
 
 def _clock(seen: ConditionSeen) -> Iterator[HealthProblem]:
     set_back_at = seen.parts.runtime.clock_set_back_at
     if set_back_at is not None and seen.parts.clock.monotonic() - set_back_at < RECENT_CLOCK_S:
-        hint = "Timers and retries keep their pace; see to it that one program alone sets that clock."
+        hint = "Timers and retries keep their pace; make sure that only one program sets that clock."
         yield HealthProblem(code="clock_set_back", message="The clock was set back in the last hour.", hint=hint)
     ahead_ms = seen.parts.clock.ahead_ms if isinstance(seen.parts.clock, FollowingClock) else None
     if ahead_ms is not None and abs(ahead_ms) > CLOCK_TOLERANCE_MS:
         way = "ahead of" if ahead_ms > 0 else "behind"
         message = f"This machine's clock is {abs(ahead_ms) / 1000:.1f} s {way} the database's."
-        hint = "The gateway counts by the database's clock; set this machine's right, for its log and other programs."
+        hint = "The gateway uses the database's clock. Correct this machine's clock for its log and other programs."
         yield HealthProblem(code="clock_differs", message=message, hint=hint)
 
 
@@ -254,8 +252,8 @@ def _gateways_alike(seen: ConditionSeen) -> Iterator[HealthProblem]:
 def _channels(seen: ConditionSeen) -> Iterator[HealthProblem]:
     unsent = seen.parts.runtime.outbox.reach.down
     for channel, error in unsent.items():
-        message = f"Nothing gets through to the channel {channel}: {error}."
-        hint = f"{_waiting_for(channel, seen)} Look after the channel's other end."
+        message = f"Messages do not reach the channel {channel}: {error}."
+        hint = f"{_waiting_for(channel, seen)} Check the other end of the channel."
         yield HealthProblem(code="channel_down", message=message, hint=hint)
     yield from channel_problems(seen.parts)
     for channel, error in seen.parts.keeper.down().items():
@@ -335,7 +333,7 @@ def _agents(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
     for agent_id, count in amounts.awaited.items():
         if parts.agents.missing(agent_id) is MissingAgent.AGENT:
             waiting = _count(count, "run waits", "runs wait")
-            message = f"{waiting} for the agent {agent_id}, which no gateway at work has."
+            message = f"{waiting} for the agent {agent_id}, which no running gateway has."
             hint = "Start the gateway that has it, or add the agent to the configuration of one that runs."
             yield HealthProblem(code="agent_missing", message=message, hint=hint)
             continue

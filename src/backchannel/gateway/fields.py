@@ -152,11 +152,11 @@ def read_reply_to(parts: GatewayParts, params: _Addressed) -> Address | None:
     """
     if params.channel is None:
         if params.to or params.account_id or params.thread_id:
-            raise InvalidRequest("channel: an address needs it", param="channel")
+            raise InvalidRequest("channel: it is missing (an address needs one)", param="channel")
         return None
     parts.channels.check(params.channel, with_webchat=True)
     if params.to is None and params.channel != WEBCHAT.channel:
-        raise InvalidRequest(f"to: an address on {params.channel} needs it", param="to")
+        raise InvalidRequest(f"to: it is missing (an address on {params.channel} needs one)", param="to")
     return Address(channel=params.channel, to=params.to, account_id=params.account_id, thread_id=params.thread_id)
 
 

@@ -160,7 +160,7 @@ class HookDoor:
         if address is None:
             return None
         if not params.deliver:
-            raise InvalidRequest("channel: nothing would go there without deliver: true", param="channel")
+            raise InvalidRequest("channel: it has no effect without deliver: true", param="channel")
         hooks.check_channel(address.channel, self._settings.allow_deliver)
         return address
 
@@ -185,14 +185,14 @@ class HookGuard:
             Unauthorized, SlowDown
         """
         if any(name in request.query_params for name in _IN_A_QUERY):
-            raise Unauthorized(f"a token in the query is not taken, since queries are logged: {_WHERE_IT_GOES}")
+            raise Unauthorized(f"a token in the query is refused, because queries are logged: {_WHERE_IT_GOES}")
         token = read_bearer(request.headers.get("authorization"))
         if not token:
             raise Unauthorized(f"the hook token is needed: {_WHERE_IT_GOES}")
         digest = hash_token(token)
         if not hmac.compare_digest(digest, self._hash):
             self._failures.add(address_of(request), digest)
-            raise Unauthorized(f"this is not the hook token, and no other is taken here: {_WHERE_IT_GOES}")
+            raise Unauthorized(f"this is not the hook token, and no other token is accepted here: {_WHERE_IT_GOES}")
         let_in(request.scope)
 
 

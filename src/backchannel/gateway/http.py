@@ -117,7 +117,7 @@ class Web:
         try:
             self._set_client_address(scope, headers)
             if len(headers.getlist("host")) > 1:
-                raise InvalidRequest("Host: it comes more than once")
+                raise InvalidRequest("Host: the header appears more than once")
             self._origins.check_host(headers.get("host"))
             foreign = self._origins.foreign(headers.get("host"), headers.get("origin"))
             if scope["type"] == "websocket":
@@ -174,7 +174,7 @@ class Web:
     async def _connect(self, scope: Scope, receive: Receive, send: Send, foreign: OriginNotAllowed | None) -> None:
         """Serve a connection. A foreign page gets its refusal over it, since a browser hides other answers."""
         if scope["path"] not in _CONNECTIONS_AT:
-            raise NotFound("no connection is served here (connect to /ws)")
+            raise NotFound("no WebSocket is served here (connect to /ws)")
         self.connections.check_open()
         if (await receive())["type"] != "websocket.connect":
             return

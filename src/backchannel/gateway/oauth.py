@@ -149,7 +149,9 @@ class IssuerKeys:
                 await self._fetch()
             found = self._named(kid)
         if not found and self._fetched_at is None:
-            raise Unavailable("the keys of the OAuth issuer cannot be fetched now: try again, or come with a token")
+            raise Unavailable(
+                "the keys of the OAuth issuer cannot be fetched now: try again, or use a token of this gateway"
+            )
         return found
 
     def _named(self, kid: object) -> list[dict[str, Any]]:

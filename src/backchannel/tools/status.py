@@ -37,8 +37,8 @@ class SessionStatusTool(SessionTool):
 
     name = "session_status"
     description = (
-        "See how a session is doing: its row, the run it works on, how many messages wait, the sub-agents it started, "
-        "open exchanges, recent deliveries, and the tokens and cost of it alone and with its sub-agents."
+        "See how a session is doing: its row, its current run, the number of waiting messages, its sub-agents, "
+        "open exchanges and recent deliveries. Tokens and cost are shown for the session alone and with its sub-agents."
     )
     params = StatusParams
     scope = "read"

@@ -71,8 +71,9 @@ class SessionsChanged(Answer, frozen=True, kw_only=True):
     session_key: str
     agent_id: str
     reason: str
-    """`created`, `patch`, `reset`, `delete`, `note`, `run` (a run was accepted, began, ended or waits), `exchange` (an
-    exchange with this target moved on), `job` (a cron job came, went or was skipped)."""
+    """`created`, `patch`, `reset`, `delete`, `note`, `run`, `exchange` or `job`. With `run`, a run was accepted, began,
+    ended or waits. With `exchange`, an exchange with this target took a step. With `job`, a cron job was added, removed
+    or skipped."""
     ts: int
     session_id: str | None = None
     active_run_ids: list[str] | None = None

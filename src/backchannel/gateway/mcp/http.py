@@ -426,7 +426,7 @@ def _read_object(body: bytes) -> dict[str, Any]:
         check_parts(body)
         message = msgspec.json.decode(body)
     except TooMuchJson as error:
-        raise McpRefusal(400, types.INVALID_REQUEST, f"the body is not read: {error}") from None
+        raise McpRefusal(400, types.INVALID_REQUEST, f"the body cannot be read: {error}") from None
     except (ValueError, RecursionError) as error:
         raise McpRefusal(400, types.PARSE_ERROR, f"the body is not JSON: {error}") from None
     if isinstance(message, list):

@@ -160,7 +160,7 @@ def _expected_id(params: AgentParams) -> str | None:
         return beside
     if not params.session_key or beside not in (None, expected):
         raise InvalidRequest(
-            "expectedExistingSessionId: it goes with a sessionKey, and without another sessionId",
+            "expectedExistingSessionId: it needs a sessionKey, and no other sessionId may come with it",
             param="expectedExistingSessionId",
         )
     return expected

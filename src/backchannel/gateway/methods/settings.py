@@ -64,8 +64,8 @@ async def sessions_patch(call: Call, params: SessionsPatchParams) -> SessionPatc
     `displayName`, `sendPolicy`, `verboseLevel` and `elevatedLevel` need `operator.admin`. Archiving stops the session's
     run and keeps its transcript. The `verboseLevel` `full` is stored as `on`.
 
-    Other settings of OpenClaw's clients, such as `pinned`, `unread`, `icon`, `color`, `fastMode`, `reasoningLevel`,
-    `traceLevel`, `responseUsage` and `elevatedLevel`, are accepted and have no effect. Limits of tools, such as
+    Some settings of OpenClaw's clients are accepted and have no effect: `pinned`, `unread`, `icon`, `color`,
+    `fastMode`, `reasoningLevel`, `traceLevel`, `responseUsage`, `elevatedLevel` and others. Limits of tools, such as
     `permissionMode`, are refused, since nothing here would enforce them.
     """
     parts = call.parts
@@ -119,7 +119,8 @@ def _check_nothing_is_pretended(params: SessionsPatchParams) -> None:
         if getattr(params, name) is not None:
             param = encoded_name(params, name)
             raise InvalidRequest(
-                f"{param}: a session has none (what its tools may do is configured, for its agent)", param=param
+                f"{param}: sessions do not have this setting (the agent's configuration decides what tools may do)",
+                param=param,
             )
 
 

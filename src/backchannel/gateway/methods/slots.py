@@ -35,7 +35,5 @@ def _shown(use: SlotUse, parts: GatewayParts) -> SlotUse:
 async def slots_end(call: Call, params: IdParams) -> SlotEnded:
     """Ends a piece of work that has a slot or waits for one: a command and its children, a call, a run."""
     if not await call.parts.gates.end(params.id):
-        raise SlotNotFound(
-            f"nothing at work in this gateway has the id {quoted(params.id, 64)} (slots.list shows what there is)"
-        )
+        raise SlotNotFound(f"no call in this gateway has the id {quoted(params.id, 64)} (slots.list shows them)")
     return SlotEnded(ok=True, id=params.id)

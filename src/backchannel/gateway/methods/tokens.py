@@ -108,5 +108,5 @@ async def _show_device(call: Call, row: DeviceToken) -> TokenShown:
 async def tokens_revoke(call: Call, params: IdParams) -> TokenRevoked:
     """Revokes a token and the device tokens made from it, and closes their connections."""
     if not await call.parts.store.revoke_token(params.id):
-        raise TokenNotFound(f"no valid token has the id {quoted(params.id, 64)} (tokens.list shows those there are)")
+        raise TokenNotFound(f"no valid token has the id {quoted(params.id, 64)} (tokens.list shows them)")
     return TokenRevoked(ok=True, id=params.id)

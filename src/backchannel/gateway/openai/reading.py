@@ -98,7 +98,7 @@ def read_image(url: str) -> ImageBlock:
         InvalidRequest: it is somewhere else, too large, or no image that models can see.
     """
     if url[:5].lower() != "data:":
-        raise _refused(f"images are not fetched from elsewhere: {_EXPECTED}")
+        raise _refused(f"images are not downloaded: {_EXPECTED}")
     head, _, data = url.partition(",")
     if not head.lower().endswith(";base64"):
         raise _refused(f"the image is not in base64: {_EXPECTED}")
@@ -183,5 +183,5 @@ def read_request(body: bytes, form: type[R], rules: Mapping[str, Rule]) -> tuple
         raise InvalidRequest(f"the body does not fit: {error}") from None
     for name, rule in rules.items():
         if name in given and not rule.allows(given[name]):
-            raise InvalidRequest(f"{name}: this is not served here: {rule.instead}", param=name)
+            raise InvalidRequest(f"{name}: not supported here: {rule.instead}", param=name)
     return request, tuple(sorted(name for name in given.keys() - rules.keys() - set(form.__struct_fields__)))

@@ -133,7 +133,9 @@ def _images(content: Content | None) -> tuple[ImageBlock, ...]:
 
 def _image(part: InputImage) -> ImageBlock:
     if part.image_url is None:
-        raise InvalidRequest("file_id: no files are kept here: send the image itself as image_url", param="file_id")
+        raise InvalidRequest(
+            "file_id: this gateway stores no files: send the image itself as image_url", param="file_id"
+        )
     return read_image(part.image_url)
 
 

@@ -205,7 +205,7 @@ async def _find(call: Call, params: PairingRequestParams) -> PairingRecord:
         is_there = (pairing.channel, pairing.account_id) == (params.channel, params.account_id)
         if is_there and pairing.has_code(params.request_id, now):
             return pairing
-    raise PairingNotFound("nobody waits with this request (channels.pairing.list shows who does)")
+    raise PairingNotFound("no sender waits with this request (channels.pairing.list shows who does)")
 
 
 @method("message.action", TokenScope.WRITE)

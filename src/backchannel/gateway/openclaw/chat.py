@@ -69,7 +69,7 @@ async def chat_startup(call: Call, params: ChatStartupParams) -> OpenedChat | No
     if params.session_key is not None:
         return await _open(call, params, params.session_key, params.agent_id)
     if params.short_id is None:
-        raise InvalidRequest("sessionKey: it is needed", param="sessionKey")
+        raise InvalidRequest("sessionKey: it is missing", param="sessionKey")
     found = await find_by_short_id(call.parts, params.short_id, params.agent_id)
     if found.key is None:
         return NotOpened(resolution=found)

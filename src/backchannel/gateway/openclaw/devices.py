@@ -122,4 +122,4 @@ async def device_token_revoke(call: Call, params: DeviceTokenParams) -> DeviceTo
 
 async def _remove(call: Call, device_id: str) -> None:
     if not await call.parts.store.remove_device(device_id):
-        raise TokenNotFound(f"no device has the id {quoted(device_id, 80)} (device.pair.list shows those there are)")
+        raise TokenNotFound(f"no device has the id {quoted(device_id, 80)} (device.pair.list shows them)")

@@ -107,7 +107,7 @@ def check_payload(given: PayloadGiven) -> None:
         )
     if given.thinking is not None:
         raise InvalidRequest(
-            "payload.thinking: a job thinks as its agent does (leave it out)", param="payload.thinking"
+            "payload.thinking: a job has its agent's thinking level (leave it out)", param="payload.thinking"
         )
 
 
@@ -141,7 +141,7 @@ def read_delivery(given: DeliveryGiven) -> CronDeliver | None:
             "delivery: expected the mode none, or announce with channel, to and accountId?", param="delivery"
         )
     if given.channel in (None, "last") or not given.to:
-        raise InvalidRequest("delivery: a reply that goes out needs channel and to", param="delivery")
+        raise InvalidRequest("delivery: a reply to a chat needs channel and to", param="delivery")
     return CronDeliver(channel=given.channel, to=given.to, account_id=given.account_id)
 
 

@@ -109,7 +109,9 @@ class Connections:
         if self._is_closing:
             raise ShuttingDown("the gateway is stopping: connect again when it is back")
         if self._logged_in >= self.limits.connections:
-            raise Unavailable(f"the gateway has its {self.limits.connections} connections: try again later")
+            raise Unavailable(
+                f"the gateway has reached its limit of {self.limits.connections} connections: try again later"
+            )
 
     @property
     def uptime_ms(self) -> int:

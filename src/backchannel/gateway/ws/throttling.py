@@ -54,8 +54,8 @@ class FailedAttempts:
         waits = self._by_credential.add((network, credential), now), self._by_address.add(network, now)
         if (wait_s := max(waits)) > 0:
             raise SlowDown(
-                f"too many wrong ones from this address: try again in {math.ceil(wait_s)} s (a right one is let in "
-                "at once)",
+                f"too many wrong tokens or codes from this address: try again in {math.ceil(wait_s)} s "
+                "(a right one is accepted at once)",
                 retryAfterMs=int(wait_s * 1000) + 1,
             )
 

@@ -193,7 +193,7 @@ class WebSocketConnection:
     def _read_frame(message: Message, limit: int) -> Request | Cancel:
         text = message.get("text")
         if text is None:
-            raise BadFrame(None, InvalidRequest("frames are JSON text; a binary one came"))
+            raise BadFrame(None, InvalidRequest("expected a frame of JSON text, got a binary frame"))
         if len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit):
             raise PayloadTooLarge(f"a frame has at most {limit} bytes")
         return read_frame(text)
@@ -356,7 +356,7 @@ def _unknown_method(name: str) -> UnknownMethod:
     if name == "connect":
         return UnknownMethod("this connection has connected already", method="connect")
     close = nearest(name[:64], METHODS)
-    hint = f"did you mean {close}?" if close else "hello-ok lists those there are"
+    hint = f"did you mean {close}?" if close else "hello-ok lists the methods"
     return UnknownMethod(f"unknown method {quoted(name, 64)} ({hint})", method=name[:64])
 
 
