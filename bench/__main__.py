@@ -19,7 +19,7 @@ from bench.measures import FULL, QUICK, Curve, Figure, Sizes
 from bench.plot import draw
 from bench.report import Report, show, write_results
 from bench.rows import ROWS
-from bench.world import World
+from bench.world import BenchWorld
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -60,14 +60,14 @@ def measure(names: Sequence[str], sizes: Sizes, results: Path, console: Console)
         ) as progress,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        world = World(sizes, Path(scratch))
+        world = BenchWorld(sizes, Path(scratch))
         for name in names:
             task = progress.add_task(name, total=1, doing="")
             runner.run(_row(name, world, report, progress, task))
     return report
 
 
-async def _row(name: str, world: World, report: Report, progress: Progress, task: TaskID) -> None:
+async def _row(name: str, world: BenchWorld, report: Report, progress: Progress, task: TaskID) -> None:
     said: list[str] = []
     try:
         async with aclosing(ROWS[name](world)) as findings:

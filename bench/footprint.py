@@ -17,8 +17,8 @@ from bench.client import Client, connected
 from bench.measures import Figure, Findings
 from bench.postgres import own_server
 from bench.runs import run_and_wait
+from bench.world import BenchWorld
 from bench.world import Server as GatewayProcess
-from bench.world import World
 
 KIB = 1024
 LEAST_RUNS = 30
@@ -41,7 +41,7 @@ class _Seen(NamedTuple):
     server_s: float
 
 
-async def footprint(world: World) -> Findings:
+async def footprint(world: BenchWorld) -> Findings:
     """What a session with its first run leaves in PostgreSQL, and what every further run does."""
     count = max(world.sizes.growing_runs, LEAST_RUNS)
     keys = [f"agent:main:hook:{n}" for n in range(count)]
@@ -79,7 +79,7 @@ def _left(name: str, before: _Seen, after: _Seen, count: int) -> Iterator[Figure
     yield Figure(name=f"processor's time of PostgreSQL, {name}", value=server_ms / count, unit="ms", detail=detail)
 
 
-async def _scattered(world: World, cluster: Cluster, many: int, count: int) -> float:
+async def _scattered(world: BenchWorld, cluster: Cluster, many: int, count: int) -> float:
     """Measure what runs write to the log when each is in another of many sessions: whole pages, after a checkpoint."""
     url = new_database(server=cluster.url, is_prepared=False)
     state = world.state(sessions=many)
@@ -94,7 +94,7 @@ async def _scattered(world: World, cluster: Cluster, many: int, count: int) -> f
 
 
 @asynccontextmanager
-async def _served(world: World, url: str) -> AsyncIterator[tuple[GatewayProcess, Client, str]]:
+async def _served(world: BenchWorld, url: str) -> AsyncIterator[tuple[GatewayProcess, Client, str]]:
     async with (
         world.gateway(settings={"database": {"url": url}}) as gateway,
         connected(gateway.url, gateway.token) as client,

@@ -22,7 +22,7 @@ from backchannel.runtime.clocks import SystemClock
 from backchannel.workspace.tools import WorkspaceTools
 from bench.client import Failed
 from bench.measures import Figure, Findings, Goal, Timings, time_awaits
-from bench.world import World
+from bench.world import BenchWorld
 
 COMMAND = ("/bin/bash", "-c", "true")
 FEWER = 5
@@ -56,7 +56,7 @@ async def _bare(program: Program) -> None:
     await process.communicate()
 
 
-async def commands(world: World) -> Findings:
+async def commands(world: BenchWorld) -> Findings:
     """The tool `exec` with a command that does nothing, in a sandbox and without one."""
     sizes, state = world.sizes, world.new_folder()
     bare = Program(COMMAND, state, environment())

@@ -14,7 +14,7 @@ from backchannel.channels.signing import SIGNATURE, sign
 from bench.client import Failed, connected
 from bench.measures import Figure, Findings, Goal, percentile
 from bench.processes.strangers import Siege
-from bench.world import Server, World
+from bench.world import BenchWorld, Server
 
 WRONG_PER_SECOND = 75.0
 HOOK_TOKEN = "the hook token of the bench"
@@ -91,7 +91,7 @@ async def _http(server: Server, what: str, token: str, body: bytes = b"") -> Non
 
 
 @asynccontextmanager
-async def besieged(world: World, server: Server, idle: int) -> AsyncIterator[None]:
+async def besieged(world: BenchWorld, server: Server, idle: int) -> AsyncIterator[None]:
     """Let strangers stand at a gateway's door."""
     siege = Siege(url=server.url, idle=idle, wrong_per_second=WRONG_PER_SECOND)
     async with world.beside("strangers", siege):
@@ -114,7 +114,7 @@ async def log_in(server: Server, times: int) -> dict[str, list[float | None]]:
     return took
 
 
-async def lockout(world: World) -> Findings:
+async def lockout(world: BenchWorld) -> Findings:
     """Right logins at each door, while strangers stand there and wrong tokens come."""
     async with world.gateway(settings=OPEN) as gateway:
         await log_in(gateway, 1)  # what is imported at the first request is no part of it

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from bench.client import connected
 from bench.measures import Figure, Findings, Goal, Timings
 from bench.states import State
-from bench.world import Server, World
+from bench.world import BenchWorld, Server
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -24,7 +24,7 @@ PATIENCE_MS = 60_000
 SCRIPT = Path(__file__).parent / "page.js"
 
 
-async def page_views(world: World) -> Findings:
+async def page_views(world: BenchWorld) -> Findings:
     """The list, a long transcript, scrolling through it, and what is new on the screen."""
     program = shutil.which("chromium") or shutil.which("chromium-headless-shell")
     if program is None:
@@ -51,13 +51,13 @@ async def page_views(world: World) -> Findings:
             yield found
 
 
-def _sizes(world: World) -> tuple[int, int]:
+def _sizes(world: BenchWorld) -> tuple[int, int]:
     """Take ten thousand of each, or as many as are wanted at most."""
     return min(10_000, world.sizes.sessions[-1]), min(10_000, world.sizes.messages[-1])
 
 
 async def _in_a_transcript(
-    world: World, browser: Browser, gateway: Server, state: State, messages: int
+    world: BenchWorld, browser: Browser, gateway: Server, state: State, messages: int
 ) -> AsyncIterator[Figure | str]:
     """Scroll through all of it; then see what is said meanwhile, in the transcript and in the list beside it."""
     key, _ = state.long[messages]

@@ -18,13 +18,13 @@ from bench.processes.load import Done
 from bench.reads import FLAT, HISTORY_LIMIT, LIST_LIMIT, check_count
 from bench.runs import run_and_wait
 from bench.states import State
-from bench.world import ROOT, World
+from bench.world import ROOT, BenchWorld
 
 TIMES_SQLITE = 3.0
 GATEWAYS = 3
 
 
-async def on_postgres(world: World) -> Findings:
+async def on_postgres(world: BenchWorld) -> Findings:
     """A run, many at once, lists and the ends of transcripts on PostgreSQL."""
     with own_server() as cluster:
         async for found in _runs(world, cluster):
@@ -47,7 +47,7 @@ def own_server() -> Iterator[Cluster]:
         cluster.remove()
 
 
-async def _runs(world: World, cluster: Cluster) -> Findings:
+async def _runs(world: BenchWorld, cluster: Cluster) -> Findings:
     sizes = world.sizes
     async with AsyncExitStack() as exits:
         url = new_database(server=cluster.url, is_prepared=False)
@@ -87,7 +87,7 @@ async def _runs(world: World, cluster: Cluster) -> Findings:
     )
 
 
-async def _gateways(world: World, cluster: Cluster) -> Findings:
+async def _gateways(world: BenchWorld, cluster: Cluster) -> Findings:
     """Put load on one, two and three gateways of a database, in turn; each has clients of its own."""
     sizes = world.sizes
     url = new_database(server=cluster.url, is_prepared=False)
@@ -114,7 +114,7 @@ async def _gateways(world: World, cluster: Cluster) -> Findings:
         )
 
 
-async def _reads(world: World, cluster: Cluster) -> Findings:
+async def _reads(world: BenchWorld, cluster: Cluster) -> Findings:
     sizes = world.sizes
     few, many = sizes.sessions[0], sizes.sessions[-1]
     short, long = sizes.messages[0], sizes.messages[-1]
@@ -149,7 +149,7 @@ def _flat(name: str, few: Timings, many: Timings) -> Figure:
 
 
 @asynccontextmanager
-async def _moved(world: World, cluster: Cluster, state: State) -> AsyncIterator[Client]:
+async def _moved(world: BenchWorld, cluster: Cluster, state: State) -> AsyncIterator[Client]:
     """Serve a state from PostgreSQL."""
     url = new_database(server=cluster.url, is_prepared=False)
     move_state(database_at(f"sqlite:///{state.database}"), url, lambda table, rows: None)

@@ -18,7 +18,7 @@ from bench.client import Client, Failed, connected, echoing
 from bench.floors import list_sessions, read_messages
 from bench.measures import Curve, Figure, Findings, Goal, Timings, growth, time_awaits, time_calls
 from bench.states import State
-from bench.world import World
+from bench.world import BenchWorld
 
 LIST_LIMIT = 200
 HISTORY_LIMIT = 50
@@ -41,7 +41,7 @@ class _Listed:
         return await self._client.ask("sessions.list", {"limit": LIST_LIMIT})
 
 
-async def session_lists(world: World) -> Findings:
+async def session_lists(world: BenchWorld) -> Findings:
     """`sessions.list` with few and with many sessions."""
     sizes = world.sizes
     async with AsyncExitStack() as exits:
@@ -87,7 +87,7 @@ async def session_lists(world: World) -> Findings:
     )
 
 
-async def _wire_ms(world: World, size: int, calls: int) -> float:
+async def _wire_ms(world: BenchWorld, size: int, calls: int) -> float:
     """Time a bare round trip whose answer has this size."""
     async with world.bare_server() as bare, echoing(bare.url) as echo:
         took = Timings([await time_awaits(lambda: echo.ask(str(size).encode()), calls)])
@@ -101,7 +101,7 @@ def check_count(answer: bytes, field: str, count: int) -> None:
         raise Failed(f"{found} {field} came instead of {count}")
 
 
-async def transcript_ends(world: World) -> Findings:
+async def transcript_ends(world: BenchWorld) -> Findings:
     """The last messages of short and long sessions, from the store and by `chat.history`."""
     sizes = world.sizes
     yield f"making sessions of up to {sizes.messages[-1]:,} messages"

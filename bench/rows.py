@@ -19,9 +19,9 @@ from bench.tool_rounds import mcp_rounds
 from bench.tools import lists_with_messages, restricted_lists
 from bench.transactions import transactions
 from bench.wires import runs_on_wires
-from bench.world import World
+from bench.world import BenchWorld
 
-ROWS: dict[str, Callable[[World], Findings]] = {
+ROWS: dict[str, Callable[[BenchWorld], Findings]] = {
     "run": one_run,
     "wire": runs_on_wires,
     "rate": many_runs,

@@ -13,7 +13,7 @@ from bench.floors import Commits, commits, grouped_commit_s
 from bench.measures import Curve, Figure, Findings, Goal, Timings, percentile, time_awaits, time_calls
 from bench.processes.load import Done, check_ok
 from bench.processes.models import QUESTION
-from bench.world import Server, World
+from bench.world import BenchWorld, Server
 
 BUCKETS = 8
 WAIT_LIMIT_MIB = 400
@@ -35,7 +35,7 @@ async def run_and_wait(client: Client, session: str, text: str = QUESTION) -> fl
     return took
 
 
-async def one_run(world: World) -> Findings:
+async def one_run(world: BenchWorld) -> Findings:
     """`agent` and `agent.wait`, one client, each run in a session of its own and all in one."""
     sizes = world.sizes
     async with AsyncExitStack() as exits:
@@ -111,7 +111,7 @@ class _Rates:
         )
 
 
-async def many_runs(world: World) -> Findings:
+async def many_runs(world: BenchWorld) -> Findings:
     """Runs a second with many sessions at once: on one connection, on eight, and without sockets."""
     sizes = world.sizes
     on_wire = "echoes as many at once, and for all of them together two bare commits"
@@ -129,7 +129,7 @@ async def many_runs(world: World) -> Findings:
 
 
 async def _count_on_wire(
-    world: World, gateway: Server, bare: Server, disk: Commits, connections: int, rate: _Rates
+    world: BenchWorld, gateway: Server, bare: Server, disk: Commits, connections: int, rate: _Rates
 ) -> None:
     sizes = world.sizes
     commit_s = grouped_commit_s(disk, sizes.parallel, sizes.load_s / 4)
@@ -139,14 +139,14 @@ async def _count_on_wire(
     rate.add(done, 1 / (1 / echoes.rate + 2 * commit_s / sizes.parallel))
 
 
-async def _count_embedded(world: World, disk: Commits, rate: _Rates) -> None:
+async def _count_embedded(world: BenchWorld, disk: Commits, rate: _Rates) -> None:
     sizes = world.sizes
     commit_s = grouped_commit_s(disk, sizes.parallel, sizes.load_s / 4)
     given = {"state": str(world.new_folder()), "sessions": sizes.parallel, "seconds": sizes.load_s}
     rate.add(await world.work("embedded", given), sizes.parallel / (2 * commit_s))
 
 
-async def waiting_runs(world: World) -> Findings:
+async def waiting_runs(world: BenchWorld) -> Findings:
     """Many sessions that each wait a second for their model, at once."""
     count = world.sizes.waiting
     yield f"{count} sessions wait for a model"

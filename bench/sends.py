@@ -11,7 +11,7 @@ from bench.measures import Figure, Findings, Goal, Timings
 from bench.processes.load import check_ok
 from bench.processes.models import ASKS, ASKS_SECOND, QUESTION, please_ask
 from bench.runs import run_and_wait
-from bench.world import World
+from bench.world import BenchWorld
 
 WAIT_S = 60
 SEND_LIMIT_MIB = 400
@@ -56,7 +56,7 @@ async def _met(client: Client, name: str) -> str:
     return session
 
 
-async def one_send(world: World) -> Findings:
+async def one_send(world: BenchWorld) -> Findings:
     """`sessions_send` with a wait, beside two plain runs; the target is asked for an announce, and makes none."""
     sizes = world.sizes
     plain, sent, asked = Timings(), Timings(), Timings()
@@ -94,7 +94,7 @@ async def one_send(world: World) -> Findings:
     )
 
 
-async def many_sends(world: World) -> Findings:
+async def many_sends(world: BenchWorld) -> Findings:
     """Many sessions in exchanges at once, each with a model that takes a second."""
     count = world.sizes.waiting
     yield f"{count} sessions exchange"

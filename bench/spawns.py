@@ -13,7 +13,7 @@ from bench.floors import commits
 from bench.measures import Figure, Findings, Goal, Timings, time_awaits, time_calls
 from bench.processes.load import check_ok
 from bench.processes.models import QUESTION, SECOND
-from bench.world import World
+from bench.world import BenchWorld
 
 CHILDREN = 200
 CHILDREN_LIMIT_MIB = 200
@@ -35,7 +35,7 @@ async def spawn(client: Client) -> str:
     return msgspec.json.decode(answer, type=_Invoked).result.run_id
 
 
-async def one_spawn(world: World) -> Findings:
+async def one_spawn(world: BenchWorld) -> Findings:
     """`sessions_spawn` until it is accepted; the children work one at a time and slowly, so that they hardly count."""
     sizes = world.sizes
     async with AsyncExitStack() as exits:
@@ -71,7 +71,7 @@ async def _child(client: Client) -> None:
         check_ok(await client.ask("agent.wait", {"runId": run, "timeoutMs": 60_000}))
 
 
-async def many_spawns(world: World) -> Findings:
+async def many_spawns(world: BenchWorld) -> Findings:
     """Many children of one session at once, with limits raised, on a model that takes a second."""
     count = min(CHILDREN, world.sizes.waiting)
     yield f"{count} children"

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.measures import Figure, Findings, Goal
-from bench.world import PATIENCE_S, World, memory_mib, module_command
+from bench.world import PATIENCE_S, BenchWorld, memory_mib, module_command
 
 PROGRAM = str(Path(sys.executable).parent / "backchannel")
 POLL_S = 0.003
@@ -21,7 +21,7 @@ SETTLE_S = 1.0
 """How long a gateway is left alone before its memory is looked at."""
 
 
-async def starts(world: World) -> Findings:
+async def starts(world: BenchWorld) -> Findings:
     """From the start of the process to the first good answer of `/readyz`, and `backchannel --help`."""
     sizes = world.sizes
     many = sizes.sessions[-1]
@@ -65,7 +65,7 @@ def from_start(name: str, took: Sequence[float], bare: Sequence[float], at_most:
     )
 
 
-async def idle_memory(world: World) -> Findings:
+async def idle_memory(world: BenchWorld) -> Findings:
     """The memory of a gateway that has started and has nothing to do."""
     port = free_port()
     yield "starting"
@@ -89,14 +89,14 @@ def up_command(state: Path, port: int) -> list[str]:
     return [PROGRAM, "--state", str(state), "up", "--port", str(port)]
 
 
-def _start_s(world: World, command: Sequence[str], port: int, path: str) -> float:
+def _start_s(world: BenchWorld, command: Sequence[str], port: int, path: str) -> float:
     began = time.perf_counter()
     with world.process(*command) as process:
         wait_ready(process, port, path)
         return time.perf_counter() - began
 
 
-def _run_s(world: World, command: Sequence[str]) -> float:
+def _run_s(world: BenchWorld, command: Sequence[str]) -> float:
     began = time.perf_counter()
     with world.process(*command) as process:
         process.communicate(timeout=PATIENCE_S)

@@ -15,7 +15,7 @@ from bench.floors import commits
 from bench.measures import Figure, Findings, Goal, Timings, time_awaits, time_calls
 from bench.processes.models import CALLS, QUESTION, please_call
 from bench.runs import run_and_wait
-from bench.world import World
+from bench.world import BenchWorld
 
 ADDED_COMMITS = 3
 """What a call with outside effects adds: the reply that asks for it, the mark before it begins, its result."""
@@ -28,7 +28,7 @@ async def _bare_server() -> AsyncIterator[McpClient]:
         yield client
 
 
-async def mcp_rounds(world: World) -> Findings:
+async def mcp_rounds(world: BenchWorld) -> Findings:
     """A run with one call of a tool of an MCP server over stdio, beside the run, the call and the commits alone."""
     sizes = world.sizes
     settings = {

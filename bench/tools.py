@@ -10,7 +10,7 @@ import msgspec
 
 from bench.client import Client, Failed, connected
 from bench.measures import Figure, Findings, Goal, Timings, growth, time_awaits
-from bench.world import World
+from bench.world import BenchWorld
 
 ROWS = 200
 MESSAGES = 5
@@ -30,7 +30,7 @@ def _check(answer: bytes, rows: int, messages: int = 0) -> None:
         raise Failed(f"{len(listed)} rows came instead of {rows}, or not {messages} messages with each")
 
 
-async def lists_with_messages(world: World) -> Findings:
+async def lists_with_messages(world: BenchWorld) -> Findings:
     """`sessions_list` with the last messages of each session, beside the plain list."""
     sizes = world.sizes
     count = max(ROWS, sizes.sessions[0])
@@ -55,7 +55,7 @@ async def lists_with_messages(world: World) -> Findings:
     )
 
 
-async def restricted_lists(world: World) -> Findings:
+async def restricted_lists(world: BenchWorld) -> Findings:
     """`sessions_list` as a session that sees its own tree, or its agent's sessions, among few and among many."""
     sizes = world.sizes
     few, many = sizes.sessions[0], sizes.sessions[-1]

@@ -24,7 +24,7 @@ from bench.measures import Figure, Findings, Goal
 from bench.postgres import own_server
 from bench.processes.load import check_ok
 from bench.processes.models import ASKS, CALLS, QUESTION, please_ask, please_call
-from bench.world import World
+from bench.world import BenchWorld
 
 MOST_TIMES_ONE = 1.3
 """How many times as many transactions a run may take with three gateways as with one."""
@@ -162,7 +162,7 @@ class _Status(msgspec.Struct):
 
 
 @asynccontextmanager
-async def gateways(world: World, cluster: Cluster, count: int) -> AsyncIterator[Gateways]:
+async def gateways(world: BenchWorld, cluster: Cluster, count: int) -> AsyncIterator[Gateways]:
     """Start so many gateways on a database of their own; each knows of the others."""
     url = new_database(server=cluster.url)
     async with AsyncExitStack() as exits:
@@ -182,7 +182,7 @@ async def gateways(world: World, cluster: Cluster, count: int) -> AsyncIterator[
         yield started_all
 
 
-async def transactions(world: World) -> Findings:
+async def transactions(world: BenchWorld) -> Findings:
     """What plain runs, spawns and exchanges ask of the database, with one, two and three gateways."""
     count = max(world.sizes.calls // 2, 4)
     found: dict[tuple[str, int], tuple[Asked, float]] = {}

@@ -14,7 +14,7 @@ from bench.floors import Commits, commits
 from bench.measures import Curve, Figure, Findings, Goal, Timings, time_awaits, time_calls
 from bench.runs import run_and_wait
 from bench.states import make_state
-from bench.world import Server, World
+from bench.world import BenchWorld, Server
 
 WINDOW = 4_000_000
 """A context window into which all fits: nothing of a long conversation is left out."""
@@ -64,7 +64,7 @@ class _Floor:
                 pass
 
 
-async def runs_on_wires(world: World) -> Findings:
+async def runs_on_wires(world: BenchWorld) -> Findings:
     """`agent` and `agent.wait` with a model over HTTP, on each wire, in sessions of several lengths."""
     for wire in WIRES:
         state = make_state(world.new_folder(), messages=world.sizes.conversations)
@@ -90,7 +90,7 @@ async def runs_on_wires(world: World) -> Findings:
 class _Measured:
     """What runs over one wire took, by the length of their session."""
 
-    def __init__(self, world: World, wire: Wire, client: Client, gateway: Server, floor: _Floor) -> None:
+    def __init__(self, world: BenchWorld, wire: Wire, client: Client, gateway: Server, floor: _Floor) -> None:
         self._sizes = world.sizes
         self._wire = wire
         self._client = client

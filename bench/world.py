@@ -47,7 +47,7 @@ class Server:
         return memory_mib(self.process.pid, "VmHWM")
 
 
-class World:
+class BenchWorld:
     """The surroundings of all rows of one run."""
 
     def __init__(self, sizes: Sizes, folder: Path) -> None:

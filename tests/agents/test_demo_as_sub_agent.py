@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backchannel.agents.demo import decide, results_in_words
+from backchannel.agents.demo import decide, describe_tool_results
 from backchannel.agents.prompts import system_prompt
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.flows import barrier as barriers
@@ -130,12 +130,14 @@ def test_what_was_started_is_told_with_its_key() -> None:
     started = [_result(childSessionKey=f"agent:main:subagent:{number}") for number in (1, 2)]
     refused = _result(status="forbidden", error="too many")
 
-    assert results_in_words(started[:1]).startswith("Started `agent:main:subagent:1`.\n\nThe result is posted here.")
-    assert results_in_words([*started, refused]).startswith(
+    assert describe_tool_results(started[:1]).startswith(
+        "Started `agent:main:subagent:1`.\n\nThe result is posted here."
+    )
+    assert describe_tool_results([*started, refused]).startswith(
         "Started `agent:main:subagent:1`.\nStarted `agent:main:subagent:2`.\nThat did not work: too many\n\n"
         "The results are posted here."
     )
-    assert results_in_words([refused]) == "That did not work: too many"
+    assert describe_tool_results([refused]) == "That did not work: too many"
 
 
 def _result(**given: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backchannel.agents.demo import decide, result_in_words
+from backchannel.agents.demo import decide, describe_tool_result
 from backchannel.agents.demo_talk import FOLLOW_UPS
 from backchannel.agents.prompts import system_prompt
 from backchannel.core.contracts import ModelRequest, ToolSpec
@@ -151,4 +151,4 @@ def test_an_agents_name_is_short_for_its_main_session(word: str, key: str) -> No
 )
 def test_what_came_of_a_question_is_told_in_words(result: dict[str, str], told: str) -> None:
     text = msgspec.json.encode({"runId": "r", "sessionKey": "x", **result}).decode()
-    assert result_in_words("sessions_send", text) == told
+    assert describe_tool_result("sessions_send", text) == told

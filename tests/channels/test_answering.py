@@ -32,7 +32,7 @@ def working(request: ModelRequest) -> Scripted:
     return [call("sessions_spawn", task="post it")] if newest.text == "spawn" else [call("post", text="hello")]
 
 
-class Houses:
+class TwoChannels:
     """Two channels of one gateway: olga owns `desk`, mum owns `fam`."""
 
     def __init__(self, world: ChannelDesk, state: Path, ends: dict[str, FarEnd]) -> None:
@@ -70,18 +70,18 @@ class Houses:
 
 
 @asynccontextmanager
-async def houses(state: Path) -> AsyncIterator[Houses]:
+async def two_channels(state: Path) -> AsyncIterator[TwoChannels]:
     async with FarEnd() as far_end, FarEnd("another secret of the tests") as family:
         ends = {"desk": far_end, "fam": family}
         channels = {"desk": far_end.settings(owners=["olga"]), "fam": family.settings(owners=["mum"])}
         config = with_database({"tools": TOOLS, "session": {"dmScope": "per-channel-peer"}}, state)
         async with desk(state, channels, model=ScriptedModel(replies=working), **config) as world:
-            yield Houses(world, state, ends)
+            yield TwoChannels(world, state, ends)
 
 
 @pytest.mark.both_databases
 async def test_an_owner_of_another_channel_answers_nothing_whole_or_short_and_learns_nothing(tmp_path: Path) -> None:
-    async with houses(tmp_path) as here:
+    async with two_channels(tmp_path) as here:
         assert "May I call post?" in await here.says("desk", "ann", "go")
         id = (await here.pending()).id
         for written in (id, id[:4], f"{id} always"):
@@ -96,7 +96,7 @@ async def test_an_owner_of_another_channel_answers_nothing_whole_or_short_and_le
 
 
 async def test_a_short_id_is_unique_among_what_its_writer_may_answer(tmp_path: Path) -> None:
-    async with houses(tmp_path) as here:
+    async with two_channels(tmp_path) as here:
         await here.says("desk", "ann", "go")
         id = (await here.pending()).id
         for number in range(7):  # more than are ever listed
@@ -108,7 +108,7 @@ async def test_a_short_id_is_unique_among_what_its_writer_may_answer(tmp_path: P
 
 
 async def test_what_was_asked_on_no_channel_is_for_an_operator_alone(tmp_path: Path) -> None:
-    async with houses(tmp_path) as here, connected(here.world.url, OPERATOR) as client:
+    async with two_channels(tmp_path) as here, connected(here.world.url, OPERATOR) as client:
         await client.ask("chat.send", sessionKey="agent:main:quiet", message="go")
         id = (await here.pending()).id
         assert "no approval" in await here.says("desk", "olga", f"/approve {id}")
@@ -118,7 +118,7 @@ async def test_what_was_asked_on_no_channel_is_for_an_operator_alone(tmp_path: P
 
 @pytest.mark.both_databases
 async def test_a_sub_agent_asks_in_the_chat_that_its_result_is_told_to(tmp_path: Path) -> None:
-    async with houses(tmp_path) as here, connected(here.world.url, OPERATOR) as client:
+    async with two_channels(tmp_path) as here, connected(here.world.url, OPERATOR) as client:
         await here.says("desk", "ann", "spawn")
         approval = await here.pending()
         assert ":subagent:" in approval.session_key and approval.channel == "desk"
@@ -135,12 +135,12 @@ async def client_says(client: Any, text: str) -> str:
 async def test_a_question_from_before_the_channel_was_kept_is_answered_where_it_was_sent(tmp_path: Path) -> None:
     if is_postgres():
         pytest.skip("a schema of before is put together in a file of its own")
-    async with houses(tmp_path) as here:
+    async with two_channels(tmp_path) as here:
         await here.says("desk", "ann", "go")
     with closing(open_database(tmp_path)) as database:  # as the version before left it
         database.execute("ALTER TABLE approvals DROP COLUMN channel")
         for unused in ("leases", "channel_state"):
             database.execute(f"CREATE TABLE {unused} (name TEXT)")
         database.execute("PRAGMA user_version = 18")
-    async with houses(tmp_path) as here:
+    async with two_channels(tmp_path) as here:
         assert (await here.pending()).channel == "desk"

@@ -1,8 +1,8 @@
-"""What every channel promises, and what the gateway promises to every channel.
+"""The contract between every channel and the gateway.
 
 A new channel is one more class in `worlds.py`: a platform that can refuse, be busy and fall silent.
-Groups and threads are tried on those that have them. `held` are those that keep a connection open, which can break and
-be refused: the bridge keeps none, its far end posts to us, and what it refuses of ours fails in the delivery.
+Groups and threads are tried on the platforms that have them. A `held` platform keeps a connection open, which can
+break and be refused. The bridge keeps none: its far end posts to the gateway, and a refusal fails the delivery.
 """
 
 from __future__ import annotations

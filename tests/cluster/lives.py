@@ -194,23 +194,23 @@ async def live_and_die(
     """Let three gateways live through trouble until they have accepted so many messages, and check what is left."""
     async with open_member(folder, url, "first", lease_s):
         witness.watch(url)
-    house = Gateways(folder, url, lease_s, random.Random(seed))
-    lives = list(await asyncio.gather(*(house.begin(f"g{n}") for n in range(3))))
+    nodes = Gateways(folder, url, lease_s, random.Random(seed))
+    lives = list(await asyncio.gather(*(nodes.begin(f"g{n}") for n in range(3))))
     try:
-        await house.trouble(lives, seconds, least)
+        await nodes.trouble(lives, seconds, least)
         for life in lives:
-            await house.stop(life)
+            await nodes.stop(life)
     finally:
         for life in lives:
             if life.process.returncode is None:
                 life.process.kill()
     async with open_member(folder, url, "last", lease_s) as gateway:
-        told = {key for key, _ in house.accepted}
-        for key, asked in house.asked.items():
+        told = {key for key, _ in nodes.accepted}
+        for key, asked in nodes.asked.items():
             if key not in told:
                 await do(gateway, asked)
         await come_to_rest(gateway)
-    check_done_once(folder, url, house.accepted)
-    print(f"{house.kills} kills, {house.pauses} pauses, {house.repeated} questions repeated at the next gateway")
-    print(witness.check(folder, url, list(house.asked.values())))
-    return house
+    check_done_once(folder, url, nodes.accepted)
+    print(f"{nodes.kills} kills, {nodes.pauses} pauses, {nodes.repeated} questions repeated at the next gateway")
+    print(witness.check(folder, url, list(nodes.asked.values())))
+    return nodes

@@ -20,7 +20,7 @@ from backchannel.core.messages import Role
 from backchannel.core.sessions import SessionPatch
 from backchannel.errors import IdempotencyConflict, LabelInUse
 from backchannel.gateway.app import Gateway
-from tests.cluster.house import execute, gateways
+from tests.cluster.gateways import execute, gateways
 from tests.support.gateways import settled, transcript_of
 
 AT_ONCE = 25

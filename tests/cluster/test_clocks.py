@@ -20,7 +20,7 @@ from backchannel.core.sessions import SessionFilter
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.condition import examine
 from backchannel.runtime.clocks import NOTICED_S, SystemClock
-from tests.cluster.house import LEASE_S, execute, knows, until
+from tests.cluster.gateways import LEASE_S, execute, knows, until
 from tests.cluster.lives import Gateways, check_done_once
 from tests.support.clocks import AheadClock
 from tests.support.gateways import CONFIG
@@ -126,14 +126,14 @@ async def test_what_is_left_by_a_clock_that_was_ahead_is_pulled_in_only_by_a_gat
 
 async def test_processes_whose_clocks_are_ten_minutes_apart_do_all_once_and_by_one_time(tmp_path: Path) -> None:
     url, began = new_database(), time.time()
-    house = Gateways(tmp_path, url, 2.0, random.Random())
-    lives = await asyncio.gather(*(house.begin(f"g{n}", ahead_s=ahead) for n, ahead in enumerate((-600, 0, 600))))
+    nodes = Gateways(tmp_path, url, 2.0, random.Random())
+    lives = await asyncio.gather(*(nodes.begin(f"g{n}", ahead_s=ahead) for n, ahead in enumerate((-600, 0, 600))))
     for life in lives:
         await life.more(15)
     for life in lives:
-        await house.stop(life)
-    await house.come_to_rest()
-    check_done_once(tmp_path, url, house.accepted)
+        await nodes.stop(life)
+    await nodes.come_to_rest()
+    check_done_once(tmp_path, url, nodes.accepted)
     times = [decode_message(body).timestamp / 1000 for (body,) in execute(url, "SELECT body FROM messages")]
     times += [at / 1000 for (at,) in execute(url, "SELECT updated_at FROM sessions")]
     assert began - 5 < min(times)

@@ -10,7 +10,7 @@ import pytest
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelRequest
 from backchannel.errors import IdempotencyConflict
-from tests.cluster.house import execute, gateways
+from tests.cluster.gateways import execute, gateways
 from tests.cluster.races import racers
 from tests.support.children import config as family_config
 from tests.support.gateways import echo, ended, settled

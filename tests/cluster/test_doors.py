@@ -11,7 +11,7 @@ import pytest
 from backchannel.agents.scripted import Reply, ScriptedModel
 from backchannel.gateway.server import listening
 from backchannel.gateway.ws.connections import Limits
-from tests.cluster.house import gateways
+from tests.cluster.gateways import gateways
 from tests.gateway.client import OPERATOR, connected
 from tests.support.gateways import CONFIG
 

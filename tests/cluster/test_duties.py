@@ -21,7 +21,7 @@ from backchannel.core.policy.approvals import ApprovalDecided
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.events import Event, ListenerWants
-from tests.cluster.house import LEASE_S, execute, gateways, knows, until
+from tests.cluster.gateways import LEASE_S, execute, gateways, knows, until
 from tests.runtime.test_approvals import ASKING, PostingTool, asked, posting
 from tests.support.gateways import CONFIG, MAIN, echo, ended
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
-from backchannel.core.cluster.echoes import Word, session_topic
+from backchannel.core.cluster.echoes import EchoId, session_topic
 from backchannel.core.facts import MessageAppended, RunChanged
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.cluster import echoing
 from backchannel.runtime.cluster.member import ClusterMember
 from backchannel.runtime.events import Event, ListenerWants
-from tests.cluster.house import PATIENCE_S, execute, gateways, until
+from tests.cluster.gateways import PATIENCE_S, execute, gateways, until
 from tests.support.gateways import echo, ended, held, texts_of, with_defaults
 
 pytestmark = pytest.mark.anyio
@@ -30,12 +30,12 @@ def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[Word]:
+def read(monkeypatch: pytest.MonkeyPatch) -> list[EchoId]:
     """What gateways have heard of each other and read."""
-    words: list[Word] = []
+    words: list[EchoId] = []
     hear = echoing.EchoService._echo
 
-    async def noting(self: echoing.EchoService, heard: Sequence[Word]) -> None:
+    async def noting(self: echoing.EchoService, heard: Sequence[EchoId]) -> None:
         words.extend(heard)
         await hear(self, heard)
 
@@ -72,7 +72,9 @@ async def test_whoever_begins_to_wait_when_a_run_has_just_ended_hears_it(tmp_pat
             assert (await ended(other, run.id, PATIENCE_S)).state is RunState.OK
 
 
-async def test_what_nobody_waits_for_is_not_read_by_another_gateway(tmp_path: Path, url: str, read: list[Word]) -> None:
+async def test_what_nobody_waits_for_is_not_read_by_another_gateway(
+    tmp_path: Path, url: str, read: list[EchoId]
+) -> None:
     async with gateways(tmp_path, url, ScriptedModel(replies=echo)) as (one, other):
         await known(one, other)
         read.clear()

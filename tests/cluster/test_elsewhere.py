@@ -12,7 +12,7 @@ from backchannel.core.facts import MessageAppended
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import RunState
 from backchannel.runtime.events import Event, ListenerWants
-from tests.cluster.house import PATIENCE_S, execute, gateways, until
+from tests.cluster.gateways import PATIENCE_S, execute, gateways, until
 from tests.support.gateways import CONFIG, echo, ended, held, session_of, texts_of
 
 pytestmark = pytest.mark.anyio

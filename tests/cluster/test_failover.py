@@ -15,8 +15,7 @@ from backchannel.agents.scripted import ScriptedModel
 from backchannel.errors import ShuttingDown, Unavailable
 from backchannel.storage.postgres import writers
 from backchannel.storage.tx import Tx
-from tests.cluster import house
-from tests.cluster.house import gateways, knows, until
+from tests.cluster.gateways import LEASE_S, gateways, knows, until
 from tests.cluster.lives import check_done_once
 from tests.cluster.load import PATIENCE_S, under_load
 from tests.cluster.member import open_member
@@ -69,7 +68,7 @@ async def test_a_run_goes_on_after_the_database_was_away_for_longer_than_a_lease
         await reached.wait()
         primary.stop()
         await until(lambda: not one.store.lease_ends and not other.store.lease_ends)
-        await asyncio.sleep(house.LEASE_S)  # those who wait to enter again wait for longer than what they are given
+        await asyncio.sleep(LEASE_S)  # those who wait to enter again wait for longer than what they are given
         primary.start()
         assert (await ended(one, run.id, PATIENCE_S)).reply == "whole"
 

@@ -22,7 +22,7 @@ from backchannel.gateway.ws.connections import OpenWaits
 from backchannel.runtime.cluster import echoing, growing
 from backchannel.runtime.cluster.growing import WRITTEN_EVERY_S
 from backchannel.runtime.events import Event, ReplyGrew
-from tests.cluster.house import PATIENCE_S, execute, gateways, until
+from tests.cluster.gateways import PATIENCE_S, execute, gateways, until
 from tests.gateway.client import OPERATOR, Client, connected
 from tests.support.gateways import CONFIG, ended
 

@@ -19,6 +19,6 @@ async def test_whatever_was_acknowledged_is_done_once_while_gateways_die_and_pau
     url = new_database()  # of its own: triggers are put into it
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    house = await live_and_die(tmp_path, url, seconds=8, lease_s=2.0, seed=seed, least=LEAST)
-    assert house.kills + house.pauses > 0
-    assert len(house.accepted) >= LEAST
+    nodes = await live_and_die(tmp_path, url, seconds=8, lease_s=2.0, seed=seed, least=LEAST)
+    assert nodes.kills + nodes.pauses > 0
+    assert len(nodes.accepted) >= LEAST

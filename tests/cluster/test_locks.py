@@ -14,7 +14,7 @@ from backchannel.core.runs import Run
 from backchannel.errors import DatabaseLocked, Unavailable
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.condition import examine
-from tests.cluster.house import PATIENCE_S, gateways, until
+from tests.cluster.gateways import PATIENCE_S, gateways, until
 from tests.storage.test_standing import locking, row_of
 from tests.support.gateways import echo, ended, live_runs, texts_of
 

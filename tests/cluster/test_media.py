@@ -11,7 +11,7 @@ from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.delivery.received import MAX_IMAGE_BYTES
 from backchannel.runtime.pictures import GONE
 from backchannel.storage.files.media import PART_BYTES
-from tests.cluster.house import execute, gateways
+from tests.cluster.gateways import execute, gateways
 from tests.runtime.test_pictures import ask, images_in, lines_in
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import RunRequest, RunState
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.condition import examine
-from tests.cluster.house import LEASE_S, PATIENCE_S, knows
+from tests.cluster.gateways import LEASE_S, PATIENCE_S, knows
 from tests.cluster.lives import ROOT
 from tests.support.gateways import live_runs
 

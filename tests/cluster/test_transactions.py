@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bench.measures import FULL
 from bench.transactions import KINDS, MOST_TIMES_ONE, gateways
-from bench.world import World
+from bench.world import BenchWorld
 
 from tests.support.postgres import Cluster
 
@@ -26,9 +26,9 @@ async def test_a_run_takes_hardly_more_transactions_on_three_gateways_than_on_on
         for count in (1, 3):
             folder = tmp_path / str(count)
             folder.mkdir()
-            async with gateways(World(FULL, folder), cluster, count) as house:
-                assert house.idle.transactions < EACH_SECOND * count
-                needed[count] = {kind: (await house.cost(kind, RUNS))[0].transactions for kind in KINDS}
+            async with gateways(BenchWorld(FULL, folder), cluster, count) as nodes:
+                assert nodes.idle.transactions < EACH_SECOND * count
+                needed[count] = {kind: (await nodes.cost(kind, RUNS))[0].transactions for kind in KINDS}
     finally:
         cluster.remove()
     print(needed)

@@ -30,7 +30,7 @@ from backchannel.storage.databases import database_at
 from backchannel.storage.migrations import ADDITIVE, load_oldest_beside
 from backchannel.storage.postgres.server import VERSION_TABLE, schema_versions
 from backchannel.version import __version__
-from tests.cluster.house import PATIENCE_S, execute, knows, until
+from tests.cluster.gateways import PATIENCE_S, execute, knows, until
 from tests.cluster.lives import ROOT, Gateways, check_done_once
 from tests.storage.support import Host
 from tests.support.gateways import CONFIG
@@ -71,26 +71,26 @@ def next_version(folder: Path, step: str) -> Path:
 
 async def test_gateways_are_replaced_by_those_of_the_next_version_one_after_the_other(tmp_path: Path) -> None:
     url, tree = new_database(), next_version(tmp_path, ADDS)
-    house = Gateways(tmp_path, url, LEASE_S, random.Random())
-    lives = list(await asyncio.gather(house.begin("g0"), house.begin("g1")))
+    nodes = Gateways(tmp_path, url, LEASE_S, random.Random())
+    lives = list(await asyncio.gather(nodes.begin("g0"), nodes.begin("g1")))
     for place, life in enumerate(lives):
-        await house.stop(life)
-        lives[place] = await house.begin(life.name, tree)
+        await nodes.stop(life)
+        lives[place] = await nodes.begin(life.name, tree)
         for each in lives:  # of both versions, after the first
             await each.more(20)
     for life in lives:
-        await house.stop(life)
+        await nodes.stop(life)
     known = len(schema_versions())
     assert execute(url, f"SELECT version, oldest FROM {VERSION_TABLE}") == [(known + 1, load_oldest_beside())]
     versions = execute(url, "SELECT DISTINCT version FROM processes ORDER BY 1")
     assert versions == sorted([(__version__,), (NEXT,)])
-    assert "another gateway has another version" in house.log_of("g0").read_text()
+    assert "another gateway has another version" in nodes.log_of("g0").read_text()
     with pytest.raises(DatabaseUnusable, match="was written by a newer Backchannel"):
         database_at(url).prepare(has_past=lambda: False)
     for table in ("messages", "exchanges", "spawns"):
         assert execute(url, f"SELECT count(*) > 0 FROM {table} WHERE body LIKE '%%{FIELD}%%'") == [(True,)]
-    await house.come_to_rest(tree)
-    check_done_once(tmp_path, url, house.accepted)
+    await nodes.come_to_rest(tree)
+    check_done_once(tmp_path, url, nodes.accepted)
 
 
 async def test_a_job_goes_on_firing_on_the_older_gateway_when_a_newer_one_has_written_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
-from tests.cluster.house import gateways
+from tests.cluster.gateways import gateways
 from tests.support.gateways import echo
 from tests.support.weak import make_loops_weak, see_loops_recover
 

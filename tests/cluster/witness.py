@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from backchannel.core.messages import decode_message
-from tests.cluster.house import execute
+from tests.cluster.gateways import execute
 from tests.cluster.member import Asked
 from tests.support.postgres import Rows
 

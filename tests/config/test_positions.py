@@ -37,7 +37,7 @@ def paths(value: Any, path: SettingPath = ()) -> set[SettingPath]:
 def test_every_path_of_a_json_text_is_found(value: Any, indent: int | None, ascii_only: bool) -> None:
     found = scan(json.dumps(value, indent=indent, ensure_ascii=ascii_only))
 
-    assert found.slip is None
+    assert found.problem is None
     assert not found.repeated
     # A pair of escapes for one character is two halves to the scanner; such names have no line, and that is all.
     if not ascii_only:
@@ -52,7 +52,7 @@ def test_what_the_parser_accepts_is_followed_to_the_end(text: str) -> None:
         value = pyjson5.decode(text)
     except pyjson5.Json5DecoderException:
         return
-    assert found.slip is None
+    assert found.problem is None
     assert set(found.offsets) >= paths(value)
 
 
@@ -60,8 +60,8 @@ def test_what_the_parser_accepts_is_followed_to_the_end(text: str) -> None:
 def test_no_text_is_too_odd_to_be_scanned(text: str) -> None:
     found = scan(text)
 
-    if found.slip:
-        line, column = found.place(found.slip.offset)
+    if found.problem:
+        line, column = found.place(found.problem.offset)
         assert line >= 1
         assert column >= 1
 
@@ -78,7 +78,7 @@ def test_lines_are_those_of_the_settings_or_of_what_is_around_them() -> None:
       'my \\
 chan': 5, }""")
 
-    assert found.slip is None
+    assert found.problem is None
     assert found.line(("agents",)) == 3
     assert found.line(("agents", "list")) == 4
     assert found.line(("agents", "list", 0, "id")) == 5
@@ -92,7 +92,7 @@ chan': 5, }""")
 def test_what_was_found_before_a_slip_still_counts() -> None:
     found = scan("{ a: 1,\n b: { c: 2,\n d ! } }")
 
-    assert found.slip is not None
+    assert found.problem is not None
     assert found.line(("b", "c")) == 2
 
 

@@ -13,7 +13,7 @@ from bench.client import connected
 from bench.lockout import DOORS, OPEN, besieged, log_in
 from bench.measures import QUICK
 from bench.processes.load import check_ok
-from bench.world import World
+from bench.world import BenchWorld
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ FILES = 1_024
 
 
 async def test_every_right_login_is_let_in_at_every_door(tmp_path: Path) -> None:
-    world = World(QUICK, tmp_path)
+    world = BenchWorld(QUICK, tmp_path)
     async with world.gateway(settings=OPEN) as gateway:
         assert all(None not in took for took in (await log_in(gateway, 1)).values())
         async with besieged(world, gateway, IDLE):
@@ -35,7 +35,7 @@ async def test_every_right_login_is_let_in_at_every_door(tmp_path: Path) -> None
 
 
 async def test_accepted_runs_end_well_while_strangers_want_more_files_than_there_are(tmp_path: Path) -> None:
-    world = World(QUICK, tmp_path)
+    world = BenchWorld(QUICK, tmp_path)
     async with (
         world.gateway(settings=OPEN, files=FILES) as gateway,
         besieged(world, gateway, MANY_MORE_THAN_FILES),

@@ -81,16 +81,16 @@ async def chats(
 
 
 async def test_a_result_is_posted_to_the_chat_that_asked_and_noted_once(tmp_path: Path) -> None:
-    async with chats(tmp_path, person=[[spawn("dig")]]) as house:
-        await house.said(accountId="work", chatId="Chat-7")
-        (text,) = await house.post_texts()
+    async with chats(tmp_path, person=[[spawn("dig")]]) as here:
+        await here.said(accountId="work", chatId="Chat-7")
+        (text,) = await here.post_texts()
         assert text.startswith("Status: success\nResult: the hole is dug\nStats: ")
-        posted = house.far_end.messages[-1]
+        posted = here.far_end.messages[-1]
         assert (posted.to, posted.account_id, posted.thread_id) == ("Chat-7", "work", None)
-        (note,) = await house.told()
+        (note,) = await here.told()
         assert note.text == text
-        assert house.spawn_receipts() == ["sent"]
-        assert set(house.far_end.counts.values()) == {1}
+        assert here.spawn_receipts() == ["sent"]
+        assert set(here.far_end.counts.values()) == {1}
 
 
 MOVES: dict[str, dict[str, Any]] = {
@@ -103,50 +103,50 @@ MOVES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("moved", MOVES)
 async def test_a_requester_that_moves_on_is_answered_where_it_asked(tmp_path: Path, moved: str) -> None:
     gate = Gate()
-    async with chats(tmp_path, person=[[spawn("dig")], "hello"], task=gate.holds("dug")) as house:
-        await house.said()
+    async with chats(tmp_path, person=[[spawn("dig")], "hello"], task=gate.holds("dug")) as here:
+        await here.said()
         await gate.reached()
         if moved == "channel":
-            taken = await house.said_by_phone("hello")
+            taken = await here.said_by_phone("hello")
         else:
-            taken = await house.desk.say(text="hello", messageId="in-2", **MOVES[moved])
-        await house.ended(taken["runId"])
-        address = (await session_of(house.gateway)).address
+            taken = await here.desk.say(text="hello", messageId="in-2", **MOVES[moved])
+        await here.ended(taken["runId"])
+        address = (await session_of(here.gateway)).address
         assert address is not None
-        assert address != house.spawn().address
+        assert address != here.spawn().address
         gate.open()
-        assert len(await house.post_texts()) == 1
-        delivery = next(r.delivery for r in await house.desk.receipts() if (r.delivery.text or "").startswith("Status"))
+        assert len(await here.post_texts()) == 1
+        delivery = next(r.delivery for r in await here.desk.receipts() if (r.delivery.text or "").startswith("Status"))
         assert (delivery.channel, delivery.account_id, delivery.target) == ("desk", "default", "Chat-1")
 
 
 async def test_a_thread_is_part_of_the_address(tmp_path: Path) -> None:
-    async with chats(tmp_path, person=[[spawn("dig")], "hello"]) as house:
-        await house.said(chatType="group", chatId="Room", threadId="t-1")
-        await house.said("hello", chatType="group", chatId="Room", threadId="t-2")
-        await house.over()
-        (posted,) = [message for message in house.far_end.messages if message.text.startswith("Status: ")]
+    async with chats(tmp_path, person=[[spawn("dig")], "hello"]) as here:
+        await here.said(chatType="group", chatId="Room", threadId="t-1")
+        await here.said("hello", chatType="group", chatId="Room", threadId="t-2")
+        await here.over()
+        (posted,) = [message for message in here.far_end.messages if message.text.startswith("Status: ")]
         assert (posted.to, posted.thread_id) == ("Room", "t-1")
         requester = "agent:main:desk:group:room:thread:t-1"
-        assert str(house.spawn().requester) == requester
-        assert len(await house.posts(requester)) == 1
+        assert str(here.spawn().requester) == requester
+        assert len(await here.posts(requester)) == 1
 
 
 async def test_a_chat_that_writes_while_the_requester_works_did_not_ask_for_the_result(tmp_path: Path) -> None:
     """Two people share the main session: one asks, and before the sub-agent is made the other one writes."""
     gate = Gate()
     lines: dict[str, Any] = {"person": [gate.holds("", calls=(spawn("dig"),)), "hello"]}
-    async with chats(tmp_path, **lines) as house:
-        first = await house.desk.say(text="go", messageId="in-1", chatId="Ann-1")
+    async with chats(tmp_path, **lines) as here:
+        first = await here.desk.say(text="go", messageId="in-1", chatId="Ann-1")
         await gate.reached()
-        second = await house.desk.say(text="hello", messageId="in-2", chatId="Bob-1", senderId="bob")
-        address = (await session_of(house.gateway)).address
+        second = await here.desk.say(text="hello", messageId="in-2", chatId="Bob-1", senderId="bob")
+        address = (await session_of(here.gateway)).address
         assert address is not None and address.to == "Bob-1"
         gate.open()
-        await house.ended(first["runId"])
-        await house.ended(second["runId"])
-        await house.over()
-        assert {m.text[:6]: m.to for m in house.far_end.messages} == {
+        await here.ended(first["runId"])
+        await here.ended(second["runId"])
+        await here.over()
+        assert {m.text[:6]: m.to for m in here.far_end.messages} == {
             "on it": "Ann-1",
             "hello": "Bob-1",
             "Status": "Ann-1",
@@ -155,54 +155,54 @@ async def test_a_chat_that_writes_while_the_requester_works_did_not_ask_for_the_
 
 async def test_what_a_call_named_as_its_address_gets_the_result_too(tmp_path: Path) -> None:
     """Cron jobs, hooks and `agent` may name where the reply goes; their sessions have no address of their own."""
-    async with chats(tmp_path, person=[[spawn("dig")]]) as house:
+    async with chats(tmp_path, person=[[spawn("dig")]]) as here:
         to = Address(channel="desk", to="Ops-Room", account_id="work")
-        await fire(house, to)
-        assert [(m.text[:6], m.to, m.account_id) for m in house.far_end.messages] == [
+        await fire(here, to)
+        assert [(m.text[:6], m.to, m.account_id) for m in here.far_end.messages] == [
             ("on it", "Ops-Room", "work"),
             ("Status", "Ops-Room", "work"),
         ]
-        assert len(await house.posts(NIGHTLY)) == 1
-        assert (await session_of(house.gateway, NIGHTLY)).address is None
+        assert len(await here.posts(NIGHTLY)) == 1
+        assert (await session_of(here.gateway, NIGHTLY)).address is None
 
 
-async def fire(house: Chats, to: Address) -> None:
+async def fire(here: Chats, to: Address) -> None:
     """Let a cron job that names an address run, and all that follows."""
     asked = request(NIGHTLY, "go", kind=RunKind.CRON, deliver=True, reply_to=to)
-    await house.ended((await house.gateway.runtime.submit(asked)).run.id)
-    await house.over()
+    await here.ended((await here.gateway.runtime.submit(asked)).run.id)
+    await here.over()
 
 
 @pytest.mark.parametrize("key", [NIGHTLY, "agent:main:hook:h1", "agent:main:openai:u1"])
 async def test_a_requester_without_an_address_has_the_result_in_its_transcript(tmp_path: Path, key: str) -> None:
-    async with chats(tmp_path, person=[[spawn("dig")]]) as house:
-        await house.ask("go", key)
-        await house.over()
-        assert house.spawn_receipts() == ["no_channel"]
-        assert len(await house.posts(key)) == 1
-        assert house.far_end.messages == []
+    async with chats(tmp_path, person=[[spawn("dig")]]) as here:
+        await here.ask("go", key)
+        await here.over()
+        assert here.spawn_receipts() == ["no_channel"]
+        assert len(await here.posts(key)) == 1
+        assert here.far_end.messages == []
 
 
 async def test_a_result_without_a_channel_does_not_go_where_the_requester_is_later(tmp_path: Path) -> None:
     gate = Gate()
-    async with chats(tmp_path, person=[[spawn("dig")], "hello"], task=gate.holds("dug")) as house:
-        await house.ask()
+    async with chats(tmp_path, person=[[spawn("dig")], "hello"], task=gate.holds("dug")) as here:
+        await here.ask()
         await gate.reached()
-        await house.said("hello")
+        await here.said("hello")
         gate.open()
-        assert await house.post_texts() == []
-        assert house.spawn_receipts() == ["no_channel"]
-        assert len(await house.posts()) == 1
+        assert await here.post_texts() == []
+        assert here.spawn_receipts() == ["no_channel"]
+        assert len(await here.posts()) == 1
 
 
 async def test_an_operators_spawn_is_told_to_the_main_session_of_the_default_agent(tmp_path: Path) -> None:
-    async with chats(tmp_path) as house:
-        await house.said("hello")
-        result = await house.spawned("dig", key=None)
-        assert (await session_of(house.gateway, result["childSessionKey"])).spawned_by == MAIN
-        assert len(await house.post_texts()) == 1
-        assert house.far_end.messages[-1].to == "Chat-1"
-        assert len(await house.posts()) == 1
+    async with chats(tmp_path) as here:
+        await here.said("hello")
+        result = await here.spawned("dig", key=None)
+        assert (await session_of(here.gateway, result["childSessionKey"])).spawned_by == MAIN
+        assert len(await here.post_texts()) == 1
+        assert here.far_end.messages[-1].to == "Chat-1"
+        assert len(await here.posts()) == 1
 
 
 # What stands in the way
@@ -210,45 +210,45 @@ async def test_an_operators_spawn_is_told_to_the_main_session_of_the_default_age
 
 async def test_what_the_requester_may_not_say_is_noted_and_not_posted(tmp_path: Path) -> None:
     gate = Gate()
-    async with chats(tmp_path, person=[[spawn("dig")]], task=gate.holds("dug")) as house:
-        await house.said()
+    async with chats(tmp_path, person=[[spawn("dig")]], task=gate.holds("dug")) as here:
+        await here.said()
         await gate.reached()
-        await house.gateway.store.patch_session(house.gateway.key(MAIN), SessionPatch(send_policy="deny"))
+        await here.gateway.store.patch_session(here.gateway.key(MAIN), SessionPatch(send_policy="deny"))
         gate.open()
-        assert await house.post_texts() == []
-        assert house.spawn_receipts() == ["suppressed"]
-        assert len(await house.posts()) == 1
+        assert await here.post_texts() == []
+        assert here.spawn_receipts() == ["suppressed"]
+        assert len(await here.posts()) == 1
 
 
 async def test_the_policy_is_asked_for_the_posts_real_destination(tmp_path: Path) -> None:
     denied = {"sendPolicy": {"rules": [{"match": {"channel": "phone"}, "action": "deny"}]}}
-    async with chats(tmp_path, session=denied, person=[[spawn("dig")]]) as house:
-        await fire(house, Address(channel="phone", to="Phone-1"))
-        assert house.spawn_receipts() == ["suppressed"]
-        assert len(await house.posts(NIGHTLY)) == 1
+    async with chats(tmp_path, session=denied, person=[[spawn("dig")]]) as here:
+        await fire(here, Address(channel="phone", to="Phone-1"))
+        assert here.spawn_receipts() == ["suppressed"]
+        assert len(await here.posts(NIGHTLY)) == 1
 
 
 async def test_a_post_whose_answer_was_lost_arrives_once(tmp_path: Path) -> None:
-    async with chats(tmp_path, person=[[spawn("dig")]], task=(gate := Gate()).holds("dug")) as house:
-        await house.said()
+    async with chats(tmp_path, person=[[spawn("dig")]], task=(gate := Gate()).holds("dug")) as here:
+        await here.said()
         await gate.reached()
-        house.far_end.then(Break())
+        here.far_end.then(Break())
         gate.open()
-        await house.over()
-        assert len(await house.post_texts()) == 1
-        assert house.spawn_receipts() == ["sent"]
-        assert set(house.far_end.counts.values()) == {1}
+        await here.over()
+        assert len(await here.post_texts()) == 1
+        assert here.spawn_receipts() == ["sent"]
+        assert set(here.far_end.counts.values()) == {1}
 
 
 async def test_a_post_that_fails_is_noted_all_the_same(tmp_path: Path) -> None:
-    async with chats(tmp_path, person=[[spawn("dig")]], task=(gate := Gate()).holds("dug")) as house:
-        await house.said()
+    async with chats(tmp_path, person=[[spawn("dig")]], task=(gate := Gate()).holds("dug")) as here:
+        await here.said()
         await gate.reached()
-        house.far_end.then(Fault(400))
+        here.far_end.then(Fault(400))
         gate.open()
-        await house.until("SELECT 1 FROM deliveries WHERE state = 'failed'")
-        assert house.spawn_receipts() == ["failed"]
-        assert len(await house.posts()) == 1
+        await here.until("SELECT 1 FROM deliveries WHERE state = 'failed'")
+        assert here.spawn_receipts() == ["failed"]
+        assert len(await here.posts()) == 1
 
 
 async def test_a_long_post_is_split_for_its_channel(tmp_path: Path) -> None:
@@ -257,40 +257,40 @@ async def test_a_long_post_is_split_for_its_channel(tmp_path: Path) -> None:
     async with FarEnd() as far_end:
         channels = {"desk": far_end.settings(maxTextLength=200)}
         async with desk(tmp_path, channels, model=cast.model) as at:
-            house = Chats(at, cast, far_end, tmp_path / "backchannel.db")
-            await house.said()
-            await house.over()
+            here = Chats(at, cast, far_end, tmp_path / "backchannel.db")
+            await here.said()
+            await here.over()
             parts = far_end.texts[1:]
             assert len(parts) > 2
             assert all(len(part) <= 200 for part in parts)
-            (note,) = await house.told()
+            (note,) = await here.told()
             assert report in note.text
-            assert house.spawn_receipts() == ["sent"]
+            assert here.spawn_receipts() == ["sent"]
 
 
 async def test_the_requesters_reset_does_not_change_where_the_post_goes(tmp_path: Path) -> None:
     gate = Gate()
-    async with chats(tmp_path, person=[[spawn("dig")]], task=gate.holds("dug")) as house:
-        await house.said()
+    async with chats(tmp_path, person=[[spawn("dig")]], task=gate.holds("dug")) as here:
+        await here.said()
         await gate.reached()
-        await house.gateway.store.reset_session(house.gateway.key(MAIN))
+        await here.gateway.store.reset_session(here.gateway.key(MAIN))
         gate.open()
-        assert len(await house.post_texts()) == 1
-        assert len(await house.posts()) == 1
+        assert len(await here.post_texts()) == 1
+        assert len(await here.posts()) == 1
 
 
 async def test_stopped_children_post_nothing_to_the_chat(tmp_path: Path) -> None:
     gate = Gate()
-    async with chats(tmp_path, person=[[spawn("dig"), spawn("dig more")]], task=gate.holds("dug")) as house:
-        await house.said()
+    async with chats(tmp_path, person=[[spawn("dig"), spawn("dig more")]], task=gate.holds("dug")) as here:
+        await here.said()
         await gate.reached()
-        taken = await house.said_by_phone("/stop")
+        taken = await here.said_by_phone("/stop")
         assert "runId" not in taken
-        await house.over()
-        answers = [r.delivery.text for r in await house.desk.receipts() if r.delivery.channel == "phone"]
+        await here.over()
+        answers = [r.delivery.text for r in await here.desk.receipts() if r.delivery.channel == "phone"]
         assert answers == ["Stopped 2 sub-agents."]
-        assert await house.post_texts() == []
-        assert house.spawn_receipts() == ["cancelled", "cancelled"]
+        assert await here.post_texts() == []
+        assert here.spawn_receipts() == ["cancelled", "cancelled"]
 
 
 # Webchat

@@ -72,7 +72,7 @@ class CleanupFamily(Family):
 
 
 @asynccontextmanager
-async def house(
+async def spawning_gateway(
     state: Path, *, chat: Chat | None = None, clock: StageClock | None = None, says: Any = None, **subagents: Any
 ) -> AsyncIterator[CleanupFamily]:
     clock, cast, chat = clock or StageClock.held(), Cast(**(says or {})), chat or Chat()
@@ -111,7 +111,7 @@ def _text_of(file: Path) -> str:
 async def test_delete_archives_the_child_when_its_post_was_sent_and_not_before(state: Path) -> None:
     chat = Chat()
     chat.gate.clear()
-    async with house(state, chat=chat) as home:
+    async with spawning_gateway(state, chat=chat) as home:
         child = (await home.spawned("dig", label="digger", cleanup="delete"))["childSessionKey"]
         await home.until("SELECT 1 FROM deliveries WHERE state = 'sending'")
         assert not home.is_archived(child)
@@ -140,7 +140,7 @@ async def test_delete_archives_the_child_when_its_post_was_sent_and_not_before(s
     ],
 )
 async def test_delete_archives_however_the_child_ended(state: Path, says: dict[str, Any], receipt: str) -> None:
-    async with house(state, says=says) as home:
+    async with spawning_gateway(state, says=says) as home:
         child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
         await home.archived(child)
         assert home.spawn_receipts() == [receipt]
@@ -150,7 +150,7 @@ async def test_delete_archives_however_the_child_ended(state: Path, says: dict[s
 async def test_the_transcript_that_a_post_names_can_be_opened(state: Path, cleanup: str) -> None:
     chat = Chat()
     chat.gate.clear()
-    async with house(state, chat=chat) as home:
+    async with spawning_gateway(state, chat=chat) as home:
         child = (await home.spawned("dig", cleanup=cleanup))["childSessionKey"]
         await home.until("SELECT 1 FROM deliveries WHERE state = 'sending'")
         home.clock.move_on(90)  # the chat takes its time
@@ -161,14 +161,14 @@ async def test_the_transcript_that_a_post_names_can_be_opened(state: Path, clean
     (post,) = chat.texts
     named = Path(post.rpartition("transcript ")[2])
     assert "dig" in _text_of(named)
-    async with house(state):
+    async with spawning_gateway(state):
         pass  # a start looks whether files are as they should be, and makes no second one
     live = named.with_name(named.name.partition(".deleted")[0])
     assert _archived_of(live) == ([named] if cleanup == "delete" else [])
 
 
 async def test_delete_archives_a_child_that_nobody_could_be_told_of(tmp_path: Path) -> None:
-    async with house(tmp_path) as home:
+    async with spawning_gateway(tmp_path) as home:
         child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
         await home.archived(child)
         assert home.spawn_receipts() == ["no_channel"]
@@ -177,7 +177,7 @@ async def test_delete_archives_a_child_that_nobody_could_be_told_of(tmp_path: Pa
 
 async def test_delete_archives_a_child_whose_requester_was_stopped(state: Path) -> None:
     gate = Gate()
-    async with house(state, says={"task": gate.holds("half")}) as home:
+    async with spawning_gateway(state, says={"task": gate.holds("half")}) as home:
         child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
         await gate.reached()
         await home.stop()
@@ -195,7 +195,7 @@ async def test_delete_archives_a_child_whose_requester_was_stopped(state: Path) 
 async def test_a_child_whose_post_did_not_arrive_is_kept_until_a_person_has_decided(
     state: Path, answer: Exception, receipt: str, decision: str, cleanup: str
 ) -> None:
-    async with house(state, chat=Chat(answer)) as home:
+    async with spawning_gateway(state, chat=Chat(answer)) as home:
         child = (await home.spawned("dig", cleanup=cleanup))["childSessionKey"]
         await home.until("SELECT 1 FROM deliveries WHERE state = ?", receipt)
         await home.moved_on(24 * 60)
@@ -218,7 +218,7 @@ async def test_a_child_whose_post_did_not_arrive_is_kept_until_a_person_has_deci
 
 
 async def test_keep_leaves_the_child_for_an_hour_after_it_ended(state: Path) -> None:
-    async with house(state) as home:
+    async with spawning_gateway(state) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         assert home.timer(child) == 60
@@ -230,7 +230,7 @@ async def test_keep_leaves_the_child_for_an_hour_after_it_ended(state: Path) -> 
 
 
 async def test_the_transcript_that_its_post_names_can_still_be_opened_when_it_is_archived(state: Path) -> None:
-    async with house(state) as home:
+    async with spawning_gateway(state) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         (post,) = home.chat.texts
@@ -238,7 +238,7 @@ async def test_the_transcript_that_its_post_names_can_still_be_opened_when_it_is
         await home.archived(child)
     named = Path(post.rpartition("transcript ")[2])
     for _ in range(2):  # the first of them ends what the process had no time for, and the second changes nothing
-        async with house(state):
+        async with spawning_gateway(state):
             pass
         assert "dig" in _text_of(named) and _is_link(named)
         (archived,) = _archived_of(named)
@@ -247,7 +247,7 @@ async def test_the_transcript_that_its_post_names_can_still_be_opened_when_it_is
 
 async def test_an_archived_child_can_still_be_read_by_its_requester_and_the_operator(state: Path) -> None:
     Shelf(state).session("agent:main:cron:other", "hello")
-    async with house(state) as home:
+    async with spawning_gateway(state) as home:
         child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
         await home.archived(child)
         session = await session_of(home.gateway, child)
@@ -260,11 +260,11 @@ async def test_an_archived_child_can_still_be_read_by_its_requester_and_the_oper
 
 
 async def test_how_long_it_is_kept_is_a_setting_and_zero_is_for_ever(state: Path) -> None:
-    async with house(state, archiveAfterMinutes=5) as home:
+    async with spawning_gateway(state, archiveAfterMinutes=5) as home:
         short = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         assert home.timer(short) == 5
-    async with house(state, archiveAfterMinutes=0) as home:
+    async with spawning_gateway(state, archiveAfterMinutes=0) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         assert home.timer(child) is None
@@ -274,25 +274,25 @@ async def test_how_long_it_is_kept_is_a_setting_and_zero_is_for_ever(state: Path
 
 
 async def test_zero_does_not_keep_what_is_to_be_deleted(state: Path) -> None:
-    async with house(state, archiveAfterMinutes=0) as home:
+    async with spawning_gateway(state, archiveAfterMinutes=0) as home:
         child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
         await home.archived(child)
 
 
 async def test_what_fell_due_while_no_gateway_ran_is_done_at_the_next_start(state: Path) -> None:
     clock = StageClock.held()
-    async with house(state, clock=clock) as home:
+    async with spawning_gateway(state, clock=clock) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
     clock.move_on(3 * 3600)
-    async with house(state, clock=clock) as home:
+    async with spawning_gateway(state, clock=clock) as home:
         await home.archived(child)
 
 
 async def test_a_post_that_was_late_is_counted_from_the_childs_end(state: Path) -> None:
     chat = Chat()
     chat.gate.clear()
-    async with house(state, chat=chat) as home:
+    async with spawning_gateway(state, chat=chat) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.until("SELECT 1 FROM deliveries WHERE state = 'sending'")
         home.clock.move_on(61 * 60)
@@ -306,7 +306,7 @@ async def test_a_post_that_was_late_is_counted_from_the_childs_end(state: Path) 
 
 async def test_a_child_that_works_for_somebody_is_not_archived(state: Path) -> None:
     gate = Gate()
-    async with house(state, says={"task": ["dug", gate.holds("talking")]}) as home:
+    async with spawning_gateway(state, says={"task": ["dug", gate.holds("talking")]}) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         run = await home.gateway.submit(child, "how was it?")
@@ -324,7 +324,7 @@ async def test_a_child_that_has_somebody_waiting_is_not_deleted_under_them(state
     """A person's message waits behind the announce; it is answered, and then the child goes."""
     gate, talk = Gate(), Gate()
     says = {"task": ["dug", talk.holds("it was deep")], "announce": gate.holds("the hole is dug")}
-    async with house(state, says=says) as home:
+    async with spawning_gateway(state, says=says) as home:
         child = (await home.spawned("dig", cleanup="delete"))["childSessionKey"]
         await gate.reached()
         run = await home.gateway.submit(child, "how deep?")
@@ -340,7 +340,7 @@ async def test_a_child_that_has_somebody_waiting_is_not_deleted_under_them(state
 
 async def test_a_child_in_an_exchange_is_not_archived(state: Path) -> None:
     gate = Gate()
-    async with house(state, says={"task": ["dug", gate.holds("deep")]}) as home:
+    async with spawning_gateway(state, says={"task": ["dug", gate.holds("deep")]}) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         sent = await home.gateway.tools(MAIN).sessions_send(sessionKey=child, message="how deep?", timeoutSeconds=0)
@@ -355,7 +355,7 @@ async def test_a_child_in_an_exchange_is_not_archived(state: Path) -> None:
 
 
 async def test_a_child_with_a_delivery_of_its_own_that_nobody_settled_is_not_archived(state: Path) -> None:
-    async with house(state) as home:
+    async with spawning_gateway(state) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         home.execute(
@@ -370,7 +370,7 @@ async def test_a_child_with_a_delivery_of_its_own_that_nobody_settled_is_not_arc
 
 
 async def test_a_child_that_is_written_to_after_it_was_archived_begins_anew(state: Path) -> None:
-    async with house(state, says={"task": ["dug", "who are you?"]}) as home:
+    async with spawning_gateway(state, says={"task": ["dug", "who are you?"]}) as home:
         child = (await home.spawned("dig", label="digger", cleanup="delete"))["childSessionKey"]
         await home.archived(child)
         old = (await session_of(home.gateway, child)).session_id
@@ -384,7 +384,7 @@ async def test_a_child_that_is_written_to_after_it_was_archived_begins_anew(stat
 
 async def test_a_run_that_spawned_many_leaves_one_timer_each(state: Path) -> None:
     calls = [[spawn(f"dig {n}") for n in range(5)]]
-    async with house(state, says={"person": calls}) as home:
+    async with spawning_gateway(state, says={"person": calls}) as home:
         await home.ask()
         await home.over()
         assert home.counts()["timers"] == 5
@@ -394,7 +394,7 @@ async def test_a_run_that_spawned_many_leaves_one_timer_each(state: Path) -> Non
 
 
 async def test_a_child_that_a_person_deleted_is_left_alone(state: Path) -> None:
-    async with house(state) as home:
+    async with spawning_gateway(state) as home:
         child = (await home.spawned("dig"))["childSessionKey"]
         await home.over()
         await home.gateway.runtime.delete(home.gateway.key(child))

@@ -13,7 +13,7 @@ from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.storage.databases import database_at
 from backchannel.storage.store import Store
-from backchannel.storage.units.imports import Batch, ImportStanding, MessageOffered, TakenBatch, rehearse
+from backchannel.storage.units.imports import Batch, ImportState, MessageOffered, TakenBatch, rehearse
 from tests.storage.support import MAIN, SCHEME, Host, converse, texts, transcript
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ def everything(host: Host) -> list[list[tuple[Any, ...]]]:
 async def test_a_session_is_there_with_its_last_batch_and_not_before(host: Host) -> None:
     wanted = session(label="home", delivery_context='{"channel":"desk"}', system_sent=True, total_tokens=7)
     first = await take(host.store, wanted, "a", "b", is_last=False)
-    assert (first.standing, first.place, first.written) == (ImportStanding.NEW, 2, 2)
+    assert (first.state, first.place, first.written) == (ImportState.NEW, 2, 2)
     assert await host.store.session(str(MAIN)) is None
 
     last = await take(host.store, wanted, "c", place=2)
@@ -92,7 +92,7 @@ async def test_the_same_again_changes_nothing(host: Host) -> None:
     before = everything(host)
     again = await take(host.store, session(updated_at=50), "a", "b")
 
-    assert (again.standing, again.place, again.written) == (ImportStanding.HERE, 2, 0)
+    assert (again.state, again.place, again.written) == (ImportState.HERE, 2, 0)
     assert everything(host) == before
 
 
@@ -100,7 +100,7 @@ async def test_what_came_since_is_added(store: Store) -> None:
     await take(store, session(), "a", "b")
     more = await take(store, session(updated_at=50), "a", "b", "c")
 
-    assert (more.standing, more.place, more.written) == (ImportStanding.HERE, 3, 1)
+    assert (more.state, more.place, more.written) == (ImportState.HERE, 3, 1)
     assert await ids(store) == ["a", "b", "c"]
     here = await store.session(str(MAIN))
     assert here is not None and here.updated_at == 50
@@ -122,7 +122,7 @@ async def test_a_session_whose_key_is_taken_gets_one_of_its_own(store: Store) ->
     wanted = session(label="home", display_name="Home", delivery_context='{"channel":"telegram","to":"7"}')
     taken = await take(store, wanted, "a")
 
-    assert taken == TakenBatch(standing=ImportStanding.NEW, key=str(OWN), place=1, written=1)
+    assert taken == TakenBatch(state=ImportState.NEW, key=str(OWN), place=1, written=1)
     assert await store.session(str(MAIN)) == here
     assert await store.session(str(OWN)) == msgspec.structs.replace(wanted, key=str(OWN), kind="other")
     assert await ids(store, OWN) == ["a"]
@@ -134,7 +134,7 @@ async def test_a_session_with_a_key_of_its_own_is_found_there_again(host: Host) 
     await take(store, session(), "a")
     before = everything(host)
 
-    assert (await take(store, session(), "a")).standing is ImportStanding.HERE
+    assert (await take(store, session(), "a")).state is ImportState.HERE
     assert everything(host) == before
     more = await take(store, session(), "a", "b")
     assert (more.key, more.written) == (str(OWN), 1)
@@ -148,7 +148,7 @@ async def test_half_of_a_session_whose_key_was_taken_meanwhile_is_completed(stor
     here = await store.patch_session(MAIN, SessionPatch())
     taken = await take(store, session(), "a", "b")
 
-    assert (taken.key, taken.standing, taken.written) == (str(OWN), ImportStanding.HALF, 1)
+    assert (taken.key, taken.state, taken.written) == (str(OWN), ImportState.HALF, 1)
     assert await ids(store, OWN) == ["a", "b"]
     assert await store.session(str(MAIN)) == here
 
@@ -224,7 +224,7 @@ async def test_half_of_a_session_is_completed_later(host: Host) -> None:
     assert (await host.store.session_by_id(ID)) is not None
 
     resumed = await take(host.store, session(), "a", "b", "c")
-    assert (resumed.standing, resumed.written) == (ImportStanding.HALF, 1)
+    assert (resumed.state, resumed.written) == (ImportState.HALF, 1)
     assert await ids(host.store) == ["a", "b", "c"]
     assert host.rows("SELECT ended_at, end_reason FROM session_ids") == [(None, None)]
 

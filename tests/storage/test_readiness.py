@@ -16,7 +16,7 @@ from psycopg import errors
 from backchannel.core.keys import SessionKey
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.postgres import readiness, writers
-from tests.cluster.house import until
+from tests.cluster.gateways import until
 from tests.storage.support import Host, accept, converse, texts
 from tests.storage.test_writer_threads import Held, keys_of_lanes
 from tests.support.logs import captured_logs

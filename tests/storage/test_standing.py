@@ -16,7 +16,7 @@ from backchannel.core.runs import RunAccepted
 from backchannel.core.sessions import Session, SessionPatch
 from backchannel.errors import DatabaseLocked
 from backchannel.storage.postgres.obstacles import SHOWN_QUERY, without_literals
-from tests.cluster.house import until
+from tests.cluster.gateways import until
 from tests.storage.support import Host, accept, answer, begin, converse, texts
 from tests.storage.test_writer_threads import Held
 from tests.support.postgres import Cluster, new_database

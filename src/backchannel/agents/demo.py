@@ -98,7 +98,9 @@ def decide(request: ModelRequest) -> tuple[Block, ...]:
     """Choose the reply: pure, the same request always gives the same."""
     results = list(takewhile(lambda message: message.role is Role.TOOL_RESULT, reversed(request.messages)))
     if results:
-        return text_content(results_in_words([(result.tool_name or "", result.text) for result in reversed(results)]))
+        return text_content(
+            describe_tool_results([(result.tool_name or "", result.text) for result in reversed(results)])
+        )
     part = newest_part(request)
     if (played := play_part(part, request)) is not None:
         return text_content(played)
@@ -204,9 +206,9 @@ SKILLS = (
 # What a tool gave, as text for people
 
 
-def results_in_words(results: Sequence[tuple[str, str]]) -> str:
+def describe_tool_results(results: Sequence[tuple[str, str]]) -> str:
     """Describe the results of tools that were called together, each by name and result."""
-    shown = [result_in_words(tool, text) for tool, text in results]
+    shown = [describe_tool_result(tool, text) for tool, text in results]
     started = sum(text.startswith(STARTED) for text in shown)
     if not started:
         return "\n\n".join(shown)
@@ -214,7 +216,7 @@ def results_in_words(results: Sequence[tuple[str, str]]) -> str:
     return "\n".join(shown) + f"\n\n{whose} posted here. `/subagents` shows who is at work."
 
 
-def result_in_words(tool: str, text: str) -> str:
+def describe_tool_result(tool: str, text: str) -> str:
     """Put the result of a tool into words; a result without words of its own is shown as it is."""
     try:
         result = msgspec.json.decode(text)

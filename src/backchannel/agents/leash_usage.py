@@ -83,7 +83,7 @@ class UsageWatch:
         ]
         if most_of_file is None or not (is_cut or (found is not None and found.has_cut)) or (full and not most_of_file):
             return full
-        return [f"a file was cut off at {_in_words(most_of_file)}: there was no room for more", *full]
+        return [f"a file was cut off at {_describe_size(most_of_file)}: there was no room for more", *full]
 
     def _before(self) -> list[tuple[str, int, int]]:
         """Tell what the folder had at first, with its limits."""
@@ -142,7 +142,7 @@ def why_full(name: str, now: int, most: int | None) -> str | None:
     return f"the workspace holds {now} files and folders, and may hold {most}"
 
 
-def _in_words(size: int) -> str:
+def _describe_size(size: int) -> str:
     return f"{size / MIB:.1f} MiB" if size >= MIB else f"{size} bytes"
 
 

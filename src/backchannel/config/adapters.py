@@ -103,7 +103,7 @@ class AdapterKind:
         try:
             adapter = point.load()
         except (Exception, SystemExit) as error:  # the edge of a package of others
-            raise AdapterUnusable(f"{package} cannot be loaded: {_in_words(error)}") from error
+            raise AdapterUnusable(f"{package} cannot be loaded: {_describe_error(error)}") from error
         if not isinstance(adapter, Adapter):
             raise AdapterUnusable(f"{package} is wrong: {point.value} is no backchannel.Adapter")
         if adapter.name != point.name:
@@ -131,7 +131,7 @@ class AdapterKind:
             if name not in self._installed:
                 raise
             package = _package(self._installed[name])
-            raise AdapterUnusable(f"{package} cannot read its settings: {_in_words(error)}") from error
+            raise AdapterUnusable(f"{package} cannot read its settings: {_describe_error(error)}") from error
 
     def make(self, adapter: Adapter, *arguments: Any) -> Any:
         """Make what an adapter is for.
@@ -145,7 +145,7 @@ class AdapterKind:
             return _named(adapter.make)(*arguments)
         except (Exception, SystemExit) as error:  # the edge of a package of others
             package = _package(self._installed[adapter.name])
-            raise AdapterUnusable(f"{package} cannot make a {adapter.name}: {_in_words(error)}") from error
+            raise AdapterUnusable(f"{package} cannot make a {adapter.name}: {_describe_error(error)}") from error
 
 
 def _named(place: str) -> Callable[..., Any]:
@@ -158,7 +158,7 @@ def _package(point: EntryPoint) -> str:
     return "a package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -226,7 +226,7 @@ def channel_issues(name: str, settings: ChannelSettings) -> Iterator[SettingIssu
             yield issue
         tuple(adapter.hosts(settings))
     except Exception as error:  # noqa: BLE001  # the edge of a package of others: the settings are used all the same
-        yield SettingIssue("warning", (), f"the adapter {adapter.name} could not check it: {_in_words(error)}")
+        yield SettingIssue("warning", (), f"the adapter {adapter.name} could not check it: {_describe_error(error)}")
 
 
 def webhook_hosts(channels: Iterable[ChannelSettings]) -> frozenset[str]:

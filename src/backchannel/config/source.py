@@ -54,7 +54,7 @@ class Positions:
     offsets: dict[SettingPath, int] = field(default_factory=dict)
     spans: dict[SettingPath, Span] = field(default_factory=dict)
     repeated: list[SettingPath] = field(default_factory=list)
-    slip: SyntaxProblem | None = None
+    problem: SyntaxProblem | None = None
     _ends: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,19 +74,19 @@ class Positions:
 
 
 def scan(text: str) -> Positions:
-    """Find where each setting of a JSON5 text stands. Never fails: see `Positions.slip`."""
+    """Find where each setting of a JSON5 text stands. Never fails: see `Positions.problem`."""
     found = Positions(text)
     try:
         _Scanner(text, found).document()
     except _Lost as lost:
-        found.slip = lost.slip
+        found.problem = lost.problem
     return found
 
 
 class _Lost(Exception):
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(problem)
-        self.slip = SyntaxProblem(offset, problem)
+        self.problem = SyntaxProblem(offset, problem)
 
 
 _ReadOne: TypeAlias = Callable[[SettingPath, int], None]
@@ -341,8 +341,8 @@ def _unreadable(file: Path, message: str) -> Exception:
 def _syntax_finding(error: pyjson5.Json5DecoderException, positions: Positions) -> ConfigFinding:
     # The scanner's place is exact. The parser's own is off by one at times, and is used for the few
     # things that only the parser refuses, such as a malformed escape.
-    if positions.slip:
-        offset, problem = positions.slip
+    if positions.problem:
+        offset, problem = positions.problem
     else:
         near = _NEAR.search(str(error.args[0]))
         offset = min(int(near[1]), len(positions.text)) if near else 0

@@ -190,9 +190,9 @@ class _Walk:
 
     def _shown(self, value: Any, kind: SettingKind, path: SettingPath) -> str:
         if kind.secret:  # its type may be shown, its value never
-            return f"got a text of {len(value)} characters" if isinstance(value, str) else type_in_words(value)
+            return f"got a text of {len(value)} characters" if isinstance(value, str) else describe_value_type(value)
         if isinstance(value, (dict, list)) or value is None:
-            return type_in_words(value)
+            return describe_value_type(value)
         return f"got {self._source.shown(path, value)}"
 
 
@@ -228,7 +228,7 @@ def _is_number(text: str) -> bool:
     return text.strip().lstrip("+-").replace(".", "", 1).isdecimal()
 
 
-def type_in_words(value: Any) -> str:
+def describe_value_type(value: Any) -> str:
     """Say what came where something else was expected."""
     match value:
         case None:

@@ -33,7 +33,7 @@ from backchannel.openclaw.files import (
 from backchannel.openclaw.lines import HEADER, OtherLine, ReadMessage, UnreadableLine, read_line
 from backchannel.storage.driver import Reader
 from backchannel.storage.store import Store
-from backchannel.storage.units.imports import Batch, ImportStanding, MessageOffered, TakenBatch, rehearse
+from backchannel.storage.units.imports import Batch, ImportState, MessageOffered, TakenBatch, rehearse
 
 BATCH_BYTES = 1024 * 1024
 BATCH_MESSAGES = 500
@@ -214,7 +214,7 @@ class DryRun:
     async def take(self, session: Session, batch: Batch) -> TakenBatch:
         if self._reader is None:
             new = len(batch.offered)
-            return TakenBatch(standing=ImportStanding.NEW, key=session.key, place=batch.place + new, written=new)
+            return TakenBatch(state=ImportState.NEW, key=session.key, place=batch.place + new, written=new)
         with self._reader.snapshot() as tx:
             return rehearse(tx, session, batch)
 
@@ -332,7 +332,7 @@ class SessionImport:
     async def _offer(self, session: Session, transcript: OpenTranscript, result: SessionResult) -> None:
         """Offer all messages of a session, a batch at a time."""
         reading = _Reading(transcript, session, self._name(transcript.path), self._on_bytes)
-        standing: ImportStanding | None = None
+        state: ImportState | None = None
         place = written = 0
         for offered, is_last in reading.batches():
             taken = await self._target.take(session, Batch(place, offered, is_last))
@@ -344,11 +344,11 @@ class SessionImport:
                 result.reason = taken.refusal
                 return
             result.key = taken.key
-            place, written, standing = taken.place, written + taken.written, standing or taken.standing
+            place, written, state = taken.place, written + taken.written, state or taken.state
             reading.add_without_id(taken.without_id)
             if taken.label_holder is not None:
                 result.remarks.append(f"label {session.label!r} left out: {taken.label_holder} has it")
-        result.action, result.messages, result.written = _action(standing, written), place, written
+        result.action, result.messages, result.written = _action(state, written), place, written
         self.report.add_file(reading.found)
 
     def _name(self, path: Path) -> str:
@@ -356,8 +356,8 @@ class SessionImport:
         return str(shown).encode("utf-8", "replace").decode()  # names of files are any bytes
 
 
-def _action(standing: ImportStanding | None, written: int) -> ImportAction:
-    if standing is not ImportStanding.HERE:
+def _action(state: ImportState | None, written: int) -> ImportAction:
+    if state is not ImportState.HERE:
         return ImportAction.NEW
     return ImportAction.MORE if written else ImportAction.UNCHANGED
 

@@ -26,7 +26,7 @@ from msgspec.structs import fields
 from backchannel.config.findings import MAX_FINDINGS, show_path
 from backchannel.config.schema import ConfigFile
 from backchannel.config.source import trace
-from backchannel.config.validation import kind_of, type_in_words
+from backchannel.config.validation import describe_value_type, kind_of
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.settings import SettingIssue, SettingPath
 from backchannel.core.text import nearest
@@ -274,7 +274,7 @@ def _merge(modern: SettingsModernised, group: dict[str, Any], value: dict[str, A
 def _is_object(modern: SettingsModernised, value: Any, path: SettingPath) -> bool:
     if isinstance(value, dict):
         return True
-    modern.errors.append(SettingIssue("error", path, f"{type_in_words(value)}, expected an object"))
+    modern.errors.append(SettingIssue("error", path, f"{describe_value_type(value)}, expected an object"))
     return False
 
 

@@ -459,7 +459,7 @@ class TranscriptsListed(Answer, frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
-class Rebuilt(Answer, frozen=True, kw_only=True):
+class TranscriptRebuilt(Answer, frozen=True, kw_only=True):
     ok: bool
     key: str
     session_id: str

@@ -96,7 +96,7 @@ def describe(struct: type[msgspec.Struct]) -> Iterator[FieldDescription]:
         if isinstance(kind, inspect.Metadata):
             meaning = str((kind.extra_json_schema or {}).get("description", ""))
         shown = describe_type(kind) + (" | null" if _can_be_cleared(field) else "")
-        yield FieldDescription(f"`{field.encode_name}`", shown, _default_in_words(field), meaning)
+        yield FieldDescription(f"`{field.encode_name}`", shown, _describe_default(field), meaning)
 
 
 def fields_of(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
@@ -116,7 +116,7 @@ def _can_be_cleared(field: inspect.Field) -> bool:
     return is_unset and isinstance(field.type, inspect.UnionType) and field.type.includes_none
 
 
-def _default_in_words(field: inspect.Field) -> str:
+def _describe_default(field: inspect.Field) -> str:
     """Describe the default of a parameter."""
     if field.required:
         return "required"

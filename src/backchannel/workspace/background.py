@@ -23,7 +23,7 @@ from backchannel.core.stored import StoredForm
 from backchannel.core.text import cut, one_line, quoted, storable_text
 from backchannel.errors import InvalidRequest
 from backchannel.storage.ids import new_id
-from backchannel.workspace.commands import COMMAND_SHOWN, RunningProgram, ShellCommands, exit_in_words
+from backchannel.workspace.commands import COMMAND_SHOWN, RunningProgram, ShellCommands, describe_exit
 from backchannel.workspace.output import Output
 
 log = structlog.get_logger(__name__)
@@ -150,7 +150,7 @@ class Background:
         except TimeoutError:
             await live.running.stop()
             return f"stopped after {limit_s:g} s, its time limit"
-        how = "ended by the operator" if live.is_ended_by_operator else exit_in_words(code)
+        how = "ended by the operator" if live.is_ended_by_operator else describe_exit(code)
         return f"{how} after {time.monotonic() - began:.1f} s"
 
     def _drop_old(self) -> None:

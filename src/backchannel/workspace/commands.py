@@ -101,7 +101,7 @@ class RunningProgram:
             self._process._transport.close()  # type: ignore[attr-defined]  # there is no other way to close the pipe
 
 
-def exit_in_words(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Say how a program ended."""
     if code < 0:
         return f"ended by {_signal(-code)}"
@@ -221,7 +221,7 @@ class ShellCommands:
         finally:
             if not running.has_ended:
                 await asyncio.shield(running.stop())
-        return _told(output, f"{exit_in_words(code)}, {time.monotonic() - began:.1f} s", is_error=code < 0)
+        return _told(output, f"{describe_exit(code)}, {time.monotonic() - began:.1f} s", is_error=code < 0)
 
 
 def _told(output: Output, end: str, *, is_error: bool) -> ToolOutput:

@@ -43,7 +43,9 @@ def rebuild(
     names = [find_key(options, key) for key in keys or ()]
     with connected(options) as client:
         wanted = _all_ids(client) if all_transcripts else names
-        rebuilt = [client.call("transcripts.rebuild", answers.Rebuilt, key=name) for name in _with_progress(wanted)]
+        rebuilt = [
+            client.call("transcripts.rebuild", answers.TranscriptRebuilt, key=name) for name in _with_progress(wanted)
+        ]
     if as_json:
         show_json({"count": len(rebuilt), "rebuilt": rebuilt})
         return

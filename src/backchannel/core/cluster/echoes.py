@@ -29,7 +29,7 @@ from backchannel.core.facts import (
 )
 from backchannel.core.stored import StoredForm
 
-Word = tuple[str, str]
+EchoId = tuple[str, str]
 """A kind of row, and its id."""
 Topic = tuple[str, str]
 """What somebody may want to hear of: a session by its key, a run by its id, or everything."""
@@ -43,7 +43,7 @@ class EchoText(msgspec.Struct, frozen=True, array_like=True):
     """Words as they are sent to everybody: the number of the gateway that says them, and which rows it changed."""
 
     sender: int
-    words: list[Word]
+    words: list[EchoId]
 
 
 class DirectedEcho(EchoText, frozen=True, array_like=True):
@@ -57,7 +57,7 @@ _DIRECTED: StoredForm[DirectedEcho] = StoredForm(DirectedEcho)
 read_echo = _DIRECTED.read
 
 
-def write_echo(sender: int, words: list[Word], to: list[int]) -> str:
+def write_echo(sender: int, words: list[EchoId], to: list[int]) -> str:
     """Write a text, for everybody as gateways of the first version read it."""
     return _DIRECTED.write(DirectedEcho(sender, words, to)) if to else _FOR_ALL.write(EchoText(sender, words))
 
@@ -65,21 +65,21 @@ def write_echo(sender: int, words: list[Word], to: list[int]) -> str:
 class Echo(NamedTuple):
     """A word, and what it is about."""
 
-    word: Word
+    word: EchoId
     about: tuple[Topic, ...] = ()
 
 
-def token_word(id: str, *, is_device: bool) -> Word:
+def token_word(id: str, *, is_device: bool) -> EchoId:
     """Name a token, or the token of a device."""
     return "device" if is_device else "token", id
 
 
-def lane_word(key: str) -> Word:
+def lane_word(key: str) -> EchoId:
     """Say that a run waits in a session whose lane may be free."""
     return "lane", key
 
 
-def end_word(run_id: str) -> Word:
+def end_word(run_id: str) -> EchoId:
     """Ask how a run has ended, of which no word came; a gateway says this to itself alone."""
     return END, run_id
 
@@ -126,7 +126,7 @@ def _echo_of(fact: Fact) -> Echo | None:
     return None
 
 
-def _rare_word(fact: ApprovalChanged | TokenEnded | AccountHeld | TranscriptClosed) -> Word:
+def _rare_word(fact: ApprovalChanged | TokenEnded | AccountHeld | TranscriptClosed) -> EchoId:
     match fact:
         case ApprovalChanged(approval):
             return "approval", approval.id

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from backchannel.core.cluster.echoes import EVERYTHING, Echo, Topic, Word
+from backchannel.core.cluster.echoes import EVERYTHING, Echo, EchoId, Topic
 
 WANTED_S = 15.0
 """How long an interest lasts that is not told again."""
@@ -35,7 +35,7 @@ class Interests:
         self._known: set[int] = set()
         self._recent: deque[tuple[float, Echo]] = deque(maxlen=MOST_RECENT)
 
-    def take(self, gateway: int, topics: Collection[Topic], now: float) -> list[Word]:
+    def take(self, gateway: int, topics: Collection[Topic], now: float) -> list[EchoId]:
         """Take note of what a gateway wants; returns what it is to be told again."""
         self._known.add(gateway)
         new = set()
@@ -46,8 +46,8 @@ class Interests:
             until[gateway] = now + WANTED_S
         return self._again(new, now) if new else []
 
-    def _again(self, topics: set[Topic], now: float) -> list[Word]:
-        words: dict[Word, None] = {}
+    def _again(self, topics: set[Topic], now: float) -> list[EchoId]:
+        words: dict[EchoId, None] = {}
         for at, (word, about) in self._recent:
             asked = topics.intersection(about) or topics & {EVERYTHING}
             if asked and at > now - (RUN_AGAIN_S if any(kind == "run" for kind, _ in asked) else AGAIN_S):
@@ -75,17 +75,17 @@ class Interests:
         self._wanted = {topic: until for topic, until in lasting if until}
 
 
-def write_wants(topics: Iterable[Topic]) -> list[Word]:
+def write_wants(topics: Iterable[Topic]) -> list[EchoId]:
     """Write down topics for other gateways; also none is an answer."""
     return [(_WANTS + kind, ref) for kind, ref in (_HELLO, *topics)]
 
 
-def is_want(word: Word) -> bool:
+def is_want(word: EchoId) -> bool:
     """Whether a word says what a gateway wants."""
     return word[0].startswith(_WANTS)
 
 
-def read_wants(words: Iterable[Word]) -> list[Topic]:
+def read_wants(words: Iterable[EchoId]) -> list[Topic]:
     """Read what another gateway wants."""
     found = [(kind.removeprefix(_WANTS), ref) for kind, ref in words]
     return [topic for topic in found if topic != _HELLO]

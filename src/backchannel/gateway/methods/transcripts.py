@@ -22,7 +22,7 @@ from backchannel.gateway.calls import Call, method
 from backchannel.openclaw.entries import imported_key
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
-from backchannel.wire.answers import ListedTranscript, Rebuilt, TranscriptsListed
+from backchannel.wire.answers import ListedTranscript, TranscriptRebuilt, TranscriptsListed
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.shapes import Answer, Params
 
@@ -186,14 +186,14 @@ async def transcripts_list(call: Call, params: TranscriptsListParams) -> Transcr
 
 
 @method("transcripts.rebuild", TokenScope.ADMIN)
-async def transcripts_rebuild(call: Call, params: RebuildParams) -> Rebuilt:
+async def transcripts_rebuild(call: Call, params: RebuildParams) -> TranscriptRebuilt:
     """Writes the file of a transcript again: of a session, archived or not, or of a session id."""
     parts = call.parts
     if not parts.config.writes_transcript_files:
         raise InvalidRequest("transcript files are off (transcripts.files turns them on)")
     key, session_id = await _find(call, params)
     lines = await parts.store.rebuild_transcript(session_id)
-    return Rebuilt(ok=True, key=call.parts.rows.key(key), session_id=session_id, lines=lines)
+    return TranscriptRebuilt(ok=True, key=call.parts.rows.key(key), session_id=session_id, lines=lines)
 
 
 async def _find(call: Call, params: RebuildParams) -> tuple[str, str]:

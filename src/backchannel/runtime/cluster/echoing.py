@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from backchannel.core.cluster.echoes import EVERYTHING, Topic, Word, echoes_of, read_echo, write_echo
+from backchannel.core.cluster.echoes import EVERYTHING, EchoId, Topic, echoes_of, read_echo, write_echo
 from backchannel.core.cluster.interests import Interests, is_want, read_wants, write_wants
 from backchannel.core.cluster.members import GatewaySeen
 from backchannel.core.contracts import Clock
@@ -48,9 +48,9 @@ _REMEMBERED = 4096
 EVERYBODY: frozenset[int] = frozenset()
 """In place of the numbers of gateways."""
 
-_JOINED: Word = ("gateway", "")
+_JOINED: EchoId = ("gateway", "")
 """A gateway has come: the others ask who there is."""
-_ASKED: Word = ("who-wants", "")
+_ASKED: EchoId = ("who-wants", "")
 """A gateway wants to know what the others wait for."""
 
 
@@ -97,13 +97,13 @@ class EchoService:
         self._polls = polls
         self._others: frozenset[int] = frozenset()
         self._interests = Interests()
-        self._words: dict[Set[int], dict[Word, None]] = {}
+        self._words: dict[Set[int], dict[EchoId, None]] = {}
         """What is to be sent, and to whom."""
         self._wanted: set[Topic] = set()
         """What the others were told is wanted here."""
         self._is_to_want = False
         self._told: dict[tuple[object, ...], None] = {}
-        self._heard: asyncio.Queue[list[Word]] = asyncio.Queue()
+        self._heard: asyncio.Queue[list[EchoId]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
     def listen(self) -> None:
@@ -136,7 +136,7 @@ class EchoService:
         """Look at what others have left to do, and at what was waited for."""
         self._heard.put_nowait([])
 
-    def hear(self, words: list[Word]) -> None:
+    def hear(self, words: list[EchoId]) -> None:
         """Take words as if another gateway had sent them; what was told already is not told again."""
         self._heard.put_nowait(words)
 
@@ -164,7 +164,7 @@ class EchoService:
             elif asking:
                 self._send(asking, [echo.word])
 
-    def _send(self, to: Set[int], words: Sequence[Word]) -> None:
+    def _send(self, to: Set[int], words: Sequence[EchoId]) -> None:
         if not self._words:
             asyncio.get_running_loop().call_later(COLLECTED_S, self._send_words)
         self._words.setdefault(to, {}).update(dict.fromkeys(words))
@@ -216,7 +216,7 @@ class EchoService:
         if said.sender != self._store.number and (not said.to or self._store.number in said.to):
             self._take(said.sender, said.words)
 
-    def _take(self, sender: int, words: list[Word]) -> None:
+    def _take(self, sender: int, words: list[EchoId]) -> None:
         if _JOINED in words:
             self._on_joined()
         if _JOINED in words or _ASKED in words:
@@ -243,7 +243,7 @@ class EchoService:
                 await self._wait.durably(self._hearing.look_again)
             self._looking.recovered()
 
-    async def _echo(self, words: Sequence[Word]) -> None:
+    async def _echo(self, words: Sequence[EchoId]) -> None:
         for start in range(0, len(words), MOST_WORDS):
             facts = await self._store.echoes(words[start : start + MOST_WORDS])
             self._hearing.happened_elsewhere([fact for fact in facts if self._is_new(fact)])
@@ -275,9 +275,9 @@ def _mark(fact: Fact) -> tuple[object, ...] | None:
             return None
 
 
-def _texts(number: int, words: Sequence[Word], to: list[int]) -> Iterator[str]:
+def _texts(number: int, words: Sequence[EchoId], to: list[int]) -> Iterator[str]:
     """Write words into as few texts as the server takes."""
-    part: list[Word] = []
+    part: list[EchoId] = []
     size = 0
     for word in words:
         length = len(msgspec.json.encode(word)) + 1

@@ -30,7 +30,7 @@ IMPORTING = "importing"
 """The end reason of a transcript whose session is not complete."""
 
 
-class ImportStanding(StrEnum):
+class ImportState(StrEnum):
     """How much of an offered session is here."""
 
     NEW = "new"
@@ -57,7 +57,7 @@ class Batch(msgspec.Struct, frozen=True):
 class TakenBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a batch."""
 
-    standing: ImportStanding
+    state: ImportState
     key: str
     """The key of the imported session."""
     place: int = 0
@@ -77,14 +77,14 @@ def take(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
     """Write the missing messages of a batch, and with the last batch the session."""
     session = _with_free_key(tx, session)
     here = _look(tx, session)
-    if here.standing is ImportStanding.NEW and here.refusal is None:
+    if here.state is ImportState.NEW and here.refusal is None:
         _begin(tx, session)
     taken = _place(tx, session, batch, here, writes=True)
     if taken.starts_over:
         _clear(tx, session.session_id)
     if taken.refusal is not None or taken.starts_over or not batch.is_last:
         return taken
-    if here.standing is ImportStanding.HERE:
+    if here.state is ImportState.HERE:
         _touch(tx, session, taken.written)
         return taken
     return msgspec.structs.replace(taken, label_holder=_finish(tx, session))
@@ -96,8 +96,8 @@ def rehearse(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
     here = _look(tx, session)
     taken = _place(tx, session, batch, here, writes=False)
     if taken.starts_over:
-        taken = _place(tx, session, batch, _Here(here.standing), writes=False)
-    if taken.refusal is None and batch.is_last and here.standing is not ImportStanding.HERE:
+        taken = _place(tx, session, batch, _Here(here.state), writes=False)
+    if taken.refusal is None and batch.is_last and here.state is not ImportState.HERE:
         return msgspec.structs.replace(taken, label_holder=_label_holder(tx, session))
     return taken
 
@@ -113,7 +113,7 @@ def _with_free_key(tx: Tx, session: Session) -> Session:
 
 
 class _Here(msgspec.Struct, frozen=True):
-    standing: ImportStanding
+    state: ImportState
     next_seq: int = 0
     refusal: str | None = None
     is_closed: bool = False
@@ -123,16 +123,16 @@ class _Here(msgspec.Struct, frozen=True):
 def _look(tx: Tx, session: Session) -> _Here:
     holder = sessions.find(tx, session.key)
     if holder is not None and holder.session_id != session.session_id:
-        return _Here(ImportStanding.NEW, refusal=f"the key exists here with session id {holder.session_id}")
+        return _Here(ImportState.NEW, refusal=f"the key exists here with session id {holder.session_id}")
     row = tx.one("SELECT key, next_seq, end_reason FROM session_ids WHERE session_id = ?", session.session_id)
     if row is None:
-        return _Here(ImportStanding.NEW)
+        return _Here(ImportState.NEW)
     key, next_seq, reason = row
     if reason == IMPORTING:
-        return _Here(ImportStanding.HALF, next_seq)
+        return _Here(ImportState.HALF, next_seq)
     if holder is None:
-        return _Here(ImportStanding.NEW, refusal=f"its session id belongs to {key} here")
-    return _Here(ImportStanding.HERE, next_seq, is_closed=holder.archived_at is not None or holder.deleting)
+        return _Here(ImportState.NEW, refusal=f"its session id belongs to {key} here")
+    return _Here(ImportState.HERE, next_seq, is_closed=holder.archived_at is not None or holder.deleting)
 
 
 def _begin(tx: Tx, session: Session) -> None:
@@ -150,7 +150,7 @@ def _begin(tx: Tx, session: Session) -> None:
 def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool) -> TakenBatch:
     """Find each message of a batch at its place, and write those after the stored ones."""
     if here.refusal is not None:
-        return TakenBatch(standing=here.standing, key=session.key, refusal=here.refusal)
+        return TakenBatch(state=here.state, key=session.key, refusal=here.refusal)
     place, written = batch.place, 0
     without_id: list[int] = []
     for offered in batch.offered:
@@ -162,23 +162,21 @@ def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool)
             return _differs(session, here, place)
         if not is_here and here.is_closed:
             reason = "it was deleted here, and nothing is added to it any more"
-            return TakenBatch(standing=here.standing, key=session.key, refusal=reason)
+            return TakenBatch(state=here.state, key=session.key, refusal=reason)
         if not is_here and writes:
             _insert(tx, session.session_id, place, msgspec.structs.replace(offered.message, id=id))
         place, written = place + 1, written + (not is_here)
     if writes and written:
         # No fact for each message: the file is rewritten when all of them are here.
         tx.run("UPDATE session_ids SET next_seq = ? WHERE session_id = ?", place, session.session_id)
-    return TakenBatch(
-        standing=here.standing, key=session.key, place=place, written=written, without_id=tuple(without_id)
-    )
+    return TakenBatch(state=here.state, key=session.key, place=place, written=written, without_id=tuple(without_id))
 
 
 def _differs(session: Session, here: _Here, place: int) -> TakenBatch:
-    if here.standing is ImportStanding.HALF:  # nobody has seen that half
-        return TakenBatch(standing=here.standing, key=session.key, starts_over=True)
+    if here.state is ImportState.HALF:  # nobody has seen that half
+        return TakenBatch(state=here.state, key=session.key, starts_over=True)
     reason = f"it has gone on here since it was taken: the two differ from message {place + 1} on"
-    return TakenBatch(standing=here.standing, key=session.key, refusal=reason)
+    return TakenBatch(state=here.state, key=session.key, refusal=reason)
 
 
 def _choose_id(tx: Tx, session_id: str, place: int, ids: Sequence[str]) -> tuple[str | None, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from backchannel.core.cluster.echoes import END, SESSION, Word
+from backchannel.core.cluster.echoes import END, SESSION, EchoId
 from backchannel.core.facts import (
     ApprovalChanged,
     DeliveryChanged,
@@ -29,7 +29,7 @@ _LOOKED_BACK = 8
 """How many messages of a session are searched for the last one of a run."""
 
 
-def facts_of(tx: Tx, words: Sequence[Word]) -> list[Fact]:
+def facts_of(tx: Tx, words: Sequence[EchoId]) -> list[Fact]:
     """Read the rows that words name; returns a fact for each, in order."""
     wanted: dict[str, list[str]] = {}
     for kind, ref in words:
