@@ -44,11 +44,17 @@ def add_interruptions(tx: Tx, dead: Sequence[int]) -> None:
     once.
     """
     last = "coalesce(r.ran_at, r.started_at)"
+    ended = f"CASE WHEN p.ended_at IS NOT NULL THEN p.ended_at WHEN p.alive_at > {last} THEN p.alive_at ELSE {last} END"
+    values = {
+        "run_id": "r.id",
+        "at": ended,
+        "kind": "'interrupted'",
+        "step": "r.step",
+        "process": "p.number",
+        "body": "CASE WHEN p.ended_at IS NULL THEN 'the process died' ELSE 'the gateway was stopped' END",
+    }
     tx.run(
-        f"INSERT INTO run_events ({RUN_EVENTS.fields}) "
-        f"SELECT r.id, CASE WHEN p.ended_at IS NOT NULL THEN p.ended_at WHEN p.alive_at > {last} THEN p.alive_at "
-        f"ELSE {last} END, 'interrupted', r.step, p.number, NULL, "
-        "CASE WHEN p.ended_at IS NULL THEN 'the process died' ELSE 'the gateway was stopped' END "
+        f"INSERT INTO run_events ({', '.join(values)}) SELECT {', '.join(values.values())} "
         f"FROM runs r JOIN processes p ON p.number = r.fence WHERE r.{RUNNING} "
         f"AND (p.ended_at IS NOT NULL OR p.number IN ({marks(dead)})) AND NOT EXISTS "
         "(SELECT 1 FROM run_events e WHERE e.run_id = r.id AND e.kind = 'interrupted' AND e.process = p.number)",
