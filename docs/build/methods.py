@@ -20,17 +20,17 @@ _METHODS_INTRO = f"""# Methods of the WebSocket protocol
 
 Made by `make reference`; `protocol.json` beside it says the same to programs.
 
-Clients connect to `/ws` and speak JSON text frames: `{{type: "req", id, method, params?}}` is answered by
-`{{type: "res", id, ok, payload | error}}`, and `{{type: "event", event, payload, seq}}` tells what happens. The
-gateway opens with the event `connect.challenge {{nonce, ts}}`; the first request is
-`connect {{minProtocol, maxProtocol, client, role, nodeId?, scopes?, auth {{token}}}}`, whose range of versions must
-include {PROTOCOL_VERSION}. A frame whose id cannot be told is answered with `id: null`.
+Clients connect to `/ws` and speak JSON text frames. A request `{{type: "req", id, method, params?}}` is answered by
+`{{type: "res", id, ok, payload | error}}`. An event is `{{type: "event", event, payload, seq}}`. The gateway opens with
+the event `connect.challenge {{nonce, ts}}`. The first request is
+`connect {{minProtocol, maxProtocol, client, role, nodeId?, scopes?, auth {{token}}}}`. Its range of versions must
+include {PROTOCOL_VERSION}. A frame without a readable id is answered with `id: null`.
 
 - Requests of one connection run at the same time and are answered by id.
 - An error is `{{code, message, details {{code, …}}, retryable?, retryAfterMs?}}`; `details.code` is a stable word.
-- A parameter of the wrong type is an error that names it, and so is an unknown one. Methods that are *shared with
-  OpenClaw* ignore unknown ones: its clients send parameters that mean nothing here. Null is listed where it says
-  something else than leaving the parameter out.
+- A parameter of the wrong type is an error that names it, and so is an unknown parameter. Methods that are *shared with
+  OpenClaw* ignore unknown parameters: OpenClaw's clients send some that mean nothing here. Null is listed only where it
+  differs from leaving the parameter out.
 - Sessions are named as people write them: `main`, a bare key of the default agent (or of `agentId`), a full key, or a
   session id. Answers show full keys.
 - A scope includes those before it: `operator.read`, `operator.write`, `operator.admin`. An agent's token is bound to

@@ -196,7 +196,7 @@ class MessagesSeen(Answer, frozen=True, kw_only=True):
 class ChatStarted(Answer, frozen=True, kw_only=True):
     run_id: str
     status: str
-    """`started` or `queued`; `ok` of a chat command."""
+    """`started` or `queued`; `ok` for a chat command."""
     reply: str | None = None
     """The answer of a chat command, which has no run and is in no history."""
 

@@ -144,7 +144,7 @@ def shown_state(accepted: RunAccepted) -> str:
 async def chat_abort(call: Call, params: ChatAbortParams) -> ChatAborted:
     """Stops the running run of a session, or the run named, which may still be queued.
 
-    An idle session has none: that is no error.
+    If there is no run to stop, that is no error.
     """
     at = await address_for_message(call.parts, params.session_key, params.agent_id)
     run_ids = await call.parts.runtime.abort(str(at.key), params.run_id, expected_session_id=at.session_id)

@@ -95,7 +95,8 @@ async def chat_history(call: Call, params: ChatHistoryParams) -> OpenedChat:
     """Reads a session's transcript, oldest first, as it is stored.
 
     A session that does not exist yet is empty and has no `sessionId`: its first message makes it. A deleted session is
-    read by its id. Clients of OpenClaw's that call themselves `openclaw-…` get messages as `chat.startup` shows them.
+    read by its id. OpenClaw's clients with a name that begins with `openclaw-` get messages as `chat.startup` shows
+    them.
     """
     key, session = await session_or_new(call, params.session_key, params.agent_id)
     return await open_chat(call, key, session, params)

@@ -117,8 +117,8 @@ async def agent(call: Call, params: AgentParams) -> AgentEnded:
     """Sends a message to an agent; answers when it is accepted, and again, with the same id, when its run ended.
 
     A `sessionId` without a `sessionKey` names the session. An id that no session ever had starts the session
-    `explicit:<id>`; the id of a session that was reset or deleted is refused. A `to` without a `channel` has no effect,
-    but with `deliver` it needs the `channel`.
+    `explicit:<id>`; the id of a session that was reset or deleted is refused. A `to` without a `channel` has no effect.
+    With `deliver`, the `channel` is required.
     """
     parts = call.parts
     at = await _address(parts, params)
@@ -307,6 +307,6 @@ def _with_keys(entry: TimelineEntry, rows: Rows) -> TimelineEntry:
 
 @method("runs.retry", TokenScope.WRITE)
 async def runs_retry(call: Call, params: RunParams) -> RunShown:
-    """Queues a failed run again, or starts a run that is set aside at once."""
+    """Queues a failed run again, or starts a set-aside run at once."""
     run = await call.parts.store.retry_run(params.run_id)
     return RunShown(run=call.parts.rows.run(run))

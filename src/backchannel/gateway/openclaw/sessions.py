@@ -172,7 +172,7 @@ async def sessions_send(call: Call, params: SendByKeyParams) -> ChatStarted:
 async def sessions_abort(call: Call, params: AbortByKeyParams) -> SessionAborted:
     """Stops the running run of a session, or the run named, which may still be queued.
 
-    An idle session has none: that is no error.
+    If there is no run to stop, that is no error.
     """
     at = await _whose_run(call, params)
     aborted = await call.parts.runtime.abort(str(at.key), params.run_id, expected_session_id=at.session_id)
