@@ -407,8 +407,8 @@ async def test_images_of_the_history_come_with_their_place_in_it(door: Door) -> 
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("https://example.com/cat.png", "not fetched"),
-        ("file:///etc/passwd", "not fetched"),
+        ("https://example.com/cat.png", "not downloaded"),
+        ("file:///etc/passwd", "not downloaded"),
         (picture(b"<svg/>", "image/svg+xml"), "no image that models can see"),
         ("data:image/png;base64,!!!", "not in base64"),
         ("data:image/png,abc", "not in base64"),
