@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "backchannel"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "backchannel"
 ORDER = [
     "core",
     "wire",
@@ -256,6 +257,31 @@ def test_a_public_name_means_one_thing() -> None:
             homes.setdefault(name, []).append(str(path.relative_to(SOURCE)))
     twice = {name: places for name, places in homes.items() if len(places) > 1}
     assert not twice, f"call one of them something else, or make it private: {twice}"
+
+
+def _functions_of_several_modules() -> dict[tuple[str, str], set[str]]:
+    """Find the public functions whose name stands in several modules of one folder: by folder and name, the modules."""
+    homes: dict[tuple[str, str], set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                homes.setdefault((str(path.parent), node.name), set()).add(_name(path))
+    return {place: modules for place, modules in homes.items() if len(modules) > 1}
+
+
+def test_a_function_that_two_neighbours_have_is_called_through_its_module() -> None:
+    """`runs.find` and `sessions.find` are clear. A bare `find` does not say which one it is."""
+    shared = {(module, name) for (_, name), modules in _functions_of_several_modules().items() for module in modules}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {alias.name} of {node.module}"
+        for folder in ("src", "tests", "bench", "docs", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in _parse(path)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (node.module, alias.name) in shared
+    ]
+    assert not found, "import the module, or call the function something else"
 
 
 def test_no_folder_has_more_modules_than_a_page_can_list() -> None:

@@ -10,7 +10,7 @@ from backchannel.agents.prompts import system_prompt
 from backchannel.core.contracts import ModelRequest
 from backchannel.core.flows import barrier as barriers
 from backchannel.core.flows.flow import QueueRun
-from backchannel.core.flows.spawn import first_run, step
+from backchannel.core.flows.spawn import first_run, step_spawn
 from backchannel.core.flows.spawn_values import ChildRunEnded, PostText, Spawn
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content, text_of
 from backchannel.core.requests import build_messages
@@ -48,14 +48,14 @@ def _task(spawn: Spawn) -> tuple[str, Provenance]:
 
 
 def _announce(spawn: Spawn) -> tuple[str, Provenance]:
-    _, (run,) = step(spawn, ended(spawn, "done"))
+    _, (run,) = step_spawn(spawn, ended(spawn, "done"))
     assert isinstance(run, QueueRun)
     return run.texts[0], run.provenance
 
 
 def _posted(spawn: Spawn, announced: str) -> str:
     spawn = after(spawn, "done")
-    _, (post,) = step(spawn, ended(spawn, announced))
+    _, (post,) = step_spawn(spawn, ended(spawn, announced))
     assert isinstance(post, PostText)
     return post.text
 
@@ -146,7 +146,7 @@ def _result(**given: str) -> tuple[str, str]:
 
 def test_a_run_that_ended_otherwise_is_summed_up_with_its_status() -> None:
     child = sibling(1)
-    _, (post,) = step(child, _failed(child))
+    _, (post,) = step_spawn(child, _failed(child))
     assert isinstance(post, PostText)
     waiting = barriers.add_child(barriers.barrier_for(child), child)
     _, run = barriers.wake(barriers.run_ended(barriers.child_settled(waiting, child, post.text)))

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from backchannel.cli.client import GatewayClient
-from backchannel.cli.commands.sessions import SessionsSnapshot, line_of
+from backchannel.cli.commands.sessions import SessionsSnapshot, session_line
 from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.live import Lines
 from backchannel.wire.answers import SessionDeleted, SessionPatched
@@ -152,7 +152,7 @@ def test_a_session_that_merely_leaves_the_view_gets_no_line(capfd: pytest.Captur
     def now(*keys: str) -> SessionsSnapshot:
         return SessionsSnapshot(0, [_row(key) for key in keys])
 
-    lines = Lines(line_of, as_json=True)
+    lines = Lines(session_line, as_json=True)
     for snapshot in (now("a", "b"), now("a"), now("a")):
         lines.show(snapshot, set())
     lines.show(now(), {"a", "never seen"})

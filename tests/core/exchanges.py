@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backchannel.core.flows.exchange import open_exchange, step
+from backchannel.core.flows.exchange import open_exchange, step_exchange
 from backchannel.core.flows.exchange_values import Action, AddNote, Deliver, Event, Exchange, Party, Reopen, SendRequest
 from backchannel.core.flows.flow import AbortRun, FlowRefused, QueueRun, RunEnded, Settle
 from backchannel.core.keys import SessionKey
@@ -52,7 +52,7 @@ def ended(exchange: Exchange, reply: str | None = "Fine.", state: RunState = Run
 def after(exchange: Exchange, *events: Event | str) -> Exchange:
     """Let things happen one after the other; a text is the reply with which the open run ends."""
     for event in events:
-        exchange, _ = step(exchange, ended(exchange, event) if isinstance(event, str) else event)
+        exchange, _ = step_exchange(exchange, ended(exchange, event) if isinstance(event, str) else event)
     return exchange
 
 

@@ -8,7 +8,7 @@ from backchannel.core.flows import barrier as barriers
 from backchannel.core.flows.exchange import announce_run, failure_note, late_reply_note, primary_run, turn_run
 from backchannel.core.flows.exchange_values import ExchangeState
 from backchannel.core.flows.flow import QueueRun
-from backchannel.core.flows.spawn import first_run, from_child, from_gateway, step
+from backchannel.core.flows.spawn import first_run, from_child, from_gateway, step_spawn
 from backchannel.core.flows.spawn_texts import stopped_text
 from backchannel.core.flows.spawn_values import PostText
 from backchannel.core.messages import FlowStep, Message, Provenance, Role, TextBlock
@@ -31,9 +31,9 @@ def one_of_each() -> dict[str, Message]:
 def _made() -> dict[str, tuple[tuple[str, ...], Provenance]]:
     exchange = replace(opened(), reply="fine,\n```\n`thanks`\n```", latest="fine,\n```\n`thanks`\n```")
     spawn = spawned()
-    _, (announce,) = step(spawn, ended(spawn, "done"))
+    _, (announce,) = step_spawn(spawn, ended(spawn, "done"))
     announced = after(spawn, "done")
-    _, (post,) = step(announced, ended(announced, "It is **done**.\n\nAll of it."))
+    _, (post,) = step_spawn(announced, ended(announced, "It is **done**.\n\nAll of it."))
     assert isinstance(announce, QueueRun) and isinstance(post, PostText)
     held = barriers.child_settled(barriers.add_child(barriers.barrier_for(spawn), spawn), spawn, post.text)
     _, wake = barriers.wake(held)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from backchannel.core.flows.flow import AbortRun, QueueRun, Settle
-from backchannel.core.flows.spawn import step
+from backchannel.core.flows.spawn import step_spawn
 from backchannel.core.flows.spawn_values import Action, ChildRunEnded, Event, Findings, PostText, Spawn, SpawnRules
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Chain, RunState
@@ -65,7 +65,7 @@ def ended(spawn: Spawn, reply: str | None = "Full.", state: RunState = RunState.
 def after(spawn: Spawn, *events: Event | str) -> Spawn:
     """Let things happen one after the other; a text is the reply with which the open run ends."""
     for event in events:
-        spawn, _ = step(spawn, ended(spawn, event) if isinstance(event, str) else event)
+        spawn, _ = step_spawn(spawn, ended(spawn, event) if isinstance(event, str) else event)
     return spawn
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from backchannel.core.flows.exchange import open_exchange, step, why_not_retried
+from backchannel.core.flows.exchange import open_exchange, step_exchange, why_not_retried
 from backchannel.core.flows.exchange_values import (
     AddNote,
     Change,
@@ -255,7 +255,7 @@ TABLE: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(STATES, EVENTS)))
 def test_every_state_meets_every_event_as_the_table_says(state: str, event: str) -> None:
     before, happened = STATES[state], EVENTS[event](STATES[state])
-    now, actions = step(before, happened)
+    now, actions = step_exchange(before, happened)
     expected = TABLE[state].get(event)
     if expected is None:
         assert (now, actions) == (before, ())
@@ -264,7 +264,7 @@ def test_every_state_meets_every_event_as_the_table_says(state: str, event: str)
     assert " ".join([f"{now.state}:", *shown(actions)]) == expected
     assert read_exchange(write_exchange(now)) == now
     if not isinstance(happened, RunEnded) or happened.run_id != now.run_id:
-        assert step(now, happened) == (now, ()), "the same event again does nothing"
+        assert step_exchange(now, happened) == (now, ()), "the same event again does nothing"
 
 
 def test_the_table_names_only_states_and_events_there_are() -> None:
@@ -346,7 +346,7 @@ def test_a_chain_that_has_gone_too_far_is_refused_with_its_path() -> None:
     ],
 )
 def test_without_a_loop_the_announce_follows_at_once(exchange: Exchange, reply: str, why: str) -> None:
-    now, actions = step(exchange, ended(exchange, reply))
+    now, actions = step_exchange(exchange, ended(exchange, reply))
     assert now.state is ExchangeState.ANNOUNCE
     assert [action.kind for action in actions if isinstance(action, QueueRun)] == [RunKind.ANNOUNCE]
     assert why in (now.loop_end or "")
@@ -365,14 +365,14 @@ def test_without_a_loop_the_announce_follows_at_once(exchange: Exchange, reply: 
     ],
 )
 def test_a_late_reply_without_a_loop_becomes_a_note(exchange: Exchange, notes: list[str]) -> None:
-    _, actions = step(exchange, ended(exchange, "It is full."))
+    _, actions = step_exchange(exchange, ended(exchange, "It is full."))
     found = [action for action in actions if isinstance(action, AddNote)]
     assert [str(note.key) for note in found] == notes
     assert all("It is full." in note.text and note.provenance.source_session_key == B.name for note in found)
 
 
 def test_a_reply_that_the_call_gets_in_time_is_no_note() -> None:
-    assert shown(step(after(opened(max_turns=0, is_waiting=True), "Full."), ANSWERED)[1]) == ["announce@B"]
+    assert shown(step_exchange(after(opened(max_turns=0, is_waiting=True), "Full."), ANSWERED)[1]) == ["announce@B"]
 
 
 # The loop
@@ -383,7 +383,7 @@ def test_turns_alternate_from_the_requester_on_up_to_the_limit(max_turns: int) -
     exchange, heard = after(opened(max_turns), "reply 0"), []
     while exchange.state is ExchangeState.TURN:
         before, turn = exchange, exchange.turn
-        exchange, (run,) = step(exchange, ended(exchange, f"reply {turn}"))
+        exchange, (run,) = step_exchange(exchange, ended(exchange, f"reply {turn}"))
         assert isinstance(run, QueueRun)
         assert run.chain == before.chain
         heard.append(before.speaker)
@@ -395,8 +395,8 @@ def test_turns_alternate_from_the_requester_on_up_to_the_limit(max_turns: int) -
 
 def test_a_turn_comes_from_the_other_session() -> None:
     exchange = opened()
-    exchange, (first,) = step(exchange, ended(exchange))
-    exchange, (second,) = step(exchange, ended(exchange))
+    exchange, (first,) = step_exchange(exchange, ended(exchange))
+    exchange, (second,) = step_exchange(exchange, ended(exchange))
     assert isinstance(first, QueueRun)
     assert isinstance(second, QueueRun)
     assert (first.id, first.provenance.source_session_key) == ("x1/turn/1", B.name)
@@ -417,19 +417,19 @@ def test_what_stops_the_loop_is_not_the_latest_reply() -> None:
 
 
 def test_the_announce_has_no_tools_and_goes_where_the_send_froze_it() -> None:
-    exchange, (run,) = step(SECOND, ended(SECOND, "All."), Address(channel="signal", to="elsewhere"))
+    exchange, (run,) = step_exchange(SECOND, ended(SECOND, "All."), Address(channel="signal", to="elsewhere"))
     assert isinstance(run, QueueRun)
     assert (run.id, run.kind) == ("x1/announce/1", RunKind.ANNOUNCE)
     assert run.provenance.kind is ProvenanceKind.INTERNAL_SYSTEM
-    _, actions = step(exchange, ended(exchange, "Clean up."), Address(channel="signal", to="elsewhere"))
+    _, actions = step_exchange(exchange, ended(exchange, "Clean up."), Address(channel="signal", to="elsewhere"))
     assert actions[0] == Deliver(run_id="x1/announce/1", text="Clean up.", address=ADDRESS)
 
 
 @pytest.mark.parametrize("at_first", [None, Address(channel="internal"), Address(channel="unknown")])
 def test_a_target_without_an_address_is_announced_to_the_one_it_has_now(at_first: Address | None) -> None:
     exchange = opened(max_turns=0, address=at_first)
-    exchange, _ = step(exchange, ended(exchange), WEBCHAT)
-    _, actions = step(exchange, ended(exchange, "Clean up."), ADDRESS)
+    exchange, _ = step_exchange(exchange, ended(exchange), WEBCHAT)
+    _, actions = step_exchange(exchange, ended(exchange, "Clean up."), ADDRESS)
     assert actions[0] == Deliver(run_id="x1/announce/1", text="Clean up.", address=WEBCHAT)
 
 
@@ -438,25 +438,25 @@ def test_a_target_without_an_address_is_announced_to_the_one_it_has_now(at_first
     [(opened(target=CHILD), ADDRESS), (opened(address=None), None), (opened(address=None), Address(channel="unknown"))],
 )
 def test_without_a_channel_no_announce_is_run(exchange: Exchange, address_now: Address | None) -> None:
-    exchange, actions = step(exchange, ended(exchange, "NO_REPLY"), address_now)
+    exchange, actions = step_exchange(exchange, ended(exchange, "NO_REPLY"), address_now)
     assert shown(actions) == ["settle:no_channel"]
 
 
 @pytest.mark.parametrize("text", ["REPLY_SKIP", "NO_REPLY\n", " ANNOUNCE_SKIP"])
 def test_no_control_word_is_ever_announced(text: str) -> None:
-    assert shown(step(ANNOUNCE, ended(ANNOUNCE, text))[1]) == ["settle:skipped"]
+    assert shown(step_exchange(ANNOUNCE, ended(ANNOUNCE, text))[1]) == ["settle:skipped"]
 
 
 @pytest.mark.parametrize("state", FAILED)
 def test_a_failed_announce_tells_why_and_can_be_retried(state: RunState) -> None:
-    failed, (settle,) = step(ANNOUNCE, ended(ANNOUNCE, "half", state, error="the provider said no"))
+    failed, (settle,) = step_exchange(ANNOUNCE, ended(ANNOUNCE, "half", state, error="the provider said no"))
     assert isinstance(settle, Settle)
     assert str(state) in settle.reason
     assert "the provider said no" in settle.reason
-    again, (_, run) = step(failed, StepRetried())
+    again, (_, run) = step_exchange(failed, StepRetried())
     assert isinstance(run, QueueRun)
     assert (run.id, again.run_id, again.outcome) == ("x1/announce/2", "x1/announce/2", None)
-    _, actions = step(again, ended(again, "Clean up."))
+    _, actions = step_exchange(again, ended(again, "Clean up."))
     assert actions[0] == Deliver(run_id="x1/announce/2", text="Clean up.", address=ADDRESS)
 
 
@@ -465,11 +465,13 @@ def test_a_failed_announce_tells_why_and_can_be_retried(state: RunState) -> None
 
 def outcome_of(exchange: Exchange, event: SessionInterrupted) -> tuple[ExchangeState, list[str]]:
     """Let a session change, and the open run end as that makes it end."""
-    exchange, actions = step(exchange, event)
+    exchange, actions = step_exchange(exchange, event)
     is_stopped = any(word in shown(actions) for word in ("abort", "abort-if-queued"))
-    exchange, actions = step(exchange, ended(exchange, "Half.", RunState.ABORTED if is_stopped else RunState.OK))
+    exchange, actions = step_exchange(
+        exchange, ended(exchange, "Half.", RunState.ABORTED if is_stopped else RunState.OK)
+    )
     if exchange.state is ExchangeState.HANDOVER:
-        exchange, actions = step(exchange, ANSWERED)
+        exchange, actions = step_exchange(exchange, ANSWERED)
     return exchange.state, shown(actions)
 
 
@@ -506,15 +508,15 @@ def test_a_target_that_changes_later_ends_the_loop(
 
 
 def test_an_aborted_turn_is_a_failed_turn_and_an_aborted_primary_a_failed_run() -> None:
-    assert shown(step(LATE, ended(LATE, "half", RunState.ABORTED))[1]) == ["announce@B"]
+    assert shown(step_exchange(LATE, ended(LATE, "half", RunState.ABORTED))[1]) == ["announce@B"]
     aborted = after(WAITING, ended(WAITING, "half", RunState.ABORTED))
-    assert shown(step(aborted, ANSWERED)[1]) == ["settle:cancelled"]
+    assert shown(step_exchange(aborted, ANSWERED)[1]) == ["settle:cancelled"]
 
 
 def test_a_failure_is_told_once_as_the_calls_result_or_as_a_note() -> None:
-    _, (settle,) = step(FAILED_HANDOVER, ANSWERED)
+    _, (settle,) = step_exchange(FAILED_HANDOVER, ANSWERED)
     assert settle == Settle(outcome=ExchangeOutcome.CANCELLED, reason="the primary run ended as error")
-    _, (note, *_) = step(FAILED_HANDOVER, BROKEN)
+    _, (note, *_) = step_exchange(FAILED_HANDOVER, BROKEN)
     assert isinstance(note, AddNote)
     assert "the primary run ended as error" in note.text
 
@@ -556,9 +558,9 @@ def test_a_run_is_retried_only_if_its_exchange_takes_it_up(state: str, run_id: s
 
 def test_a_session_that_is_both_sides_cancels_as_the_target() -> None:
     exchange = opened(target=A)
-    exchange, actions = step(exchange, change(A, Change.DELETE))
+    exchange, actions = step_exchange(exchange, change(A, Change.DELETE))
     assert shown(actions) == ["abort"]
-    assert shown(step(exchange, ended(exchange, None, RunState.ABORTED))[1]) == ["settle:cancelled"]
+    assert shown(step_exchange(exchange, ended(exchange, None, RunState.ABORTED))[1]) == ["settle:cancelled"]
 
 
 def test_keys_are_shown_as_they_can_be_written() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backchannel.core.commands.control_words import is_silent
-from backchannel.core.flows.exchange import step
+from backchannel.core.flows.exchange import step_exchange
 from backchannel.core.flows.exchange_values import (
     Action,
     AddNote,
@@ -75,12 +75,12 @@ class ExchangeWorld:
     def feed(self, event: Event) -> None:
         before = self.exchange
         self._watch(before, event)
-        now, actions = step(before, event, address_now=None)
+        now, actions = step_exchange(before, event, address_now=None)
         assert read_exchange(write_exchange(now)) == now
         if before.state is ExchangeState.DONE and not isinstance(event, StepRetried):
             assert (now, actions) == (before, ())
         if not (isinstance(event, RunEnded) and event.run_id == now.run_id):
-            assert step(now, event) == (now, ()), "the same event again does nothing"
+            assert step_exchange(now, event) == (now, ()), "the same event again does nothing"
         assert (now.run_id is None) is (now.state in (ExchangeState.HANDOVER, ExchangeState.DONE))
         self.exchange = now
         self._count(actions)

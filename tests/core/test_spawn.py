@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backchannel.core.flows.flow import AbortRun, QueueRun, Settle
-from backchannel.core.flows.spawn import announce_id, being_stopped, first_run, has_room, kept, may_spawn, step
+from backchannel.core.flows.spawn import announce_id, being_stopped, first_run, has_room, kept, may_spawn, step_spawn
 from backchannel.core.flows.spawn_texts import announce_prompt, post_text
 from backchannel.core.flows.spawn_values import (
     Action,
@@ -111,14 +111,14 @@ TABLE: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(STATES, EVENTS)))
 def test_every_state_meets_every_event_as_the_table_says(state: str, event: str) -> None:
     before, happened = STATES[state], EVENTS[event](STATES[state])
-    now, actions = step(before, happened)
+    now, actions = step_spawn(before, happened)
     expected = TABLE.get(state, {}).get(event)
     if expected is None:
         assert (now, actions) == (before, ())
         return
     assert outcome(now, actions) == expected
     assert read_spawn(write_spawn(now)) == now
-    assert step(now, happened) == (now, ()), "the same event again does nothing"
+    assert step_spawn(now, happened) == (now, ()), "the same event again does nothing"
 
 
 def test_the_table_names_only_states_and_events_there_are() -> None:
@@ -225,7 +225,7 @@ def test_a_spawn_belongs_to_the_barrier_of_its_run_or_has_one_of_its_own() -> No
 
 @pytest.mark.parametrize("state", FAILED)
 def test_a_child_that_failed_is_posted_without_a_further_run(state: RunState) -> None:
-    spawn, actions = step(RUN, ended(RUN, "half", state, error="the provider said no"))
+    spawn, actions = step_spawn(RUN, ended(RUN, "half", state, error="the provider said no"))
     assert actions == (PostText(text=post_text(spawn, None, FINDINGS)),)
     assert (spawn.status, spawn.error, spawn.ended_at) == (state, "the provider said no", ENDED_AT)
     assert (spawn.state, spawn.run_id, spawn.outcome) == (SpawnState.DONE, None, SpawnOutcome.POSTED)
@@ -240,7 +240,7 @@ def test_what_the_child_says_in_its_own_run_never_skips_the_announce(reply: str 
 
 
 def test_the_announce_is_one_short_run_of_the_child_on_the_hop_of_its_spawn() -> None:
-    spawn, (run,) = step(RUN, ended(RUN))
+    spawn, (run,) = step_spawn(RUN, ended(RUN))
     assert isinstance(run, QueueRun)
     assert (run.id, run.kind, run.key) == ("s1/announce", RunKind.ANNOUNCE, CHILD)
     assert run.id == spawn.run_id == announce_id(RUN)
@@ -252,14 +252,14 @@ def test_the_announce_is_one_short_run_of_the_child_on_the_hop_of_its_spawn() ->
 
 def test_the_announced_text_is_posted_with_what_the_rows_tell_then() -> None:
     later = replace(FINDINGS, tokens_in=5_000, cost=0.07)
-    spawn, actions = step(ANNOUNCE, ended(ANNOUNCE, "The disk is full.", findings=later, at=9_000))
+    spawn, actions = step_spawn(ANNOUNCE, ended(ANNOUNCE, "The disk is full.", findings=later, at=9_000))
     assert actions == (PostText(text=post_text(spawn, "The disk is full.", later)),)
     assert (spawn.status, spawn.ended_at) == (RunState.OK, ENDED_AT)
 
 
 @pytest.mark.parametrize("reply", ["ANNOUNCE_SKIP", " ANNOUNCE_SKIP", "ANNOUNCE_SKIP\n", "\n\t ANNOUNCE_SKIP \r\n"])
 def test_exactly_the_word_keeps_an_announce_silent(reply: str) -> None:
-    spawn, actions = step(ANNOUNCE, ended(ANNOUNCE, reply))
+    spawn, actions = step_spawn(ANNOUNCE, ended(ANNOUNCE, reply))
     assert actions == (Settle(outcome=SpawnOutcome.SKIPPED, reason="the sub-agent chose to stay silent"),)
     assert spawn.outcome is SpawnOutcome.SKIPPED
     assert spawn.reason == "the sub-agent chose to stay silent"
@@ -282,13 +282,13 @@ def test_exactly_the_word_keeps_an_announce_silent(reply: str) -> None:
     ],
 )
 def test_nothing_else_does(reply: str | None) -> None:
-    assert isinstance(step(ANNOUNCE, ended(ANNOUNCE, reply))[1][0], PostText)
+    assert isinstance(step_spawn(ANNOUNCE, ended(ANNOUNCE, reply))[1][0], PostText)
 
 
 @pytest.mark.parametrize("state", FAILED)
 @pytest.mark.parametrize(("error", "told"), [("no answer", ": no answer"), (None, "")])
 def test_an_announce_that_fails_falls_back_on_the_childs_own_run(state: RunState, error: str | None, told: str) -> None:
-    _, (post,) = step(ANNOUNCE, ended(ANNOUNCE, "Half a sent", state, error=error))
+    _, (post,) = step_spawn(ANNOUNCE, ended(ANNOUNCE, "Half a sent", state, error=error))
     assert isinstance(post, PostText)
     status, result, notes, _ = post.text.split("\n")
     assert (status, result) == ("Status: success", "Result: 3 % are left.")
@@ -300,13 +300,13 @@ def test_an_announce_that_fails_falls_back_on_the_childs_own_run(state: RunState
 
 @pytest.mark.parametrize(("spawn", "open_run", "at"), [(RUN, "c1", 7_000), (ANNOUNCE, "s1/announce", ENDED_AT)])
 def test_a_cancelled_child_is_settled_and_its_open_run_aborted(spawn: Spawn, open_run: str, at: int) -> None:
-    now, actions = step(spawn, CANCELLED)
+    now, actions = step_spawn(spawn, CANCELLED)
     settled = Settle(outcome=SpawnOutcome.CANCELLED, reason="its requester was stopped")
     assert actions == (settled, AbortRun(open_run))
     assert (now.state, now.run_id, now.reason) == (SpawnState.DONE, None, "its requester was stopped")
     assert now.ended_at == at
     aborted = ended(now, "half", RunState.ABORTED, run_id=open_run)
-    assert step(now, aborted) == (now, ()), "the end of the aborted run is not announced"
+    assert step_spawn(now, aborted) == (now, ()), "the end of the aborted run is not announced"
 
 
 # Rows
@@ -361,7 +361,7 @@ class SpawnWorld:
         if isinstance(event, ChildRunEnded):
             event = replace(event, run_id=before.run_id or "none") if event.run_id == OPEN else event
         is_taken = isinstance(event, ChildRunEnded) and event.run_id == before.run_id and event.state.is_finished
-        now, actions = step(before, event)
+        now, actions = step_spawn(before, event)
         if isinstance(event, ChildRunEnded) and is_taken:
             self.open_runs.discard(event.run_id)
             self.child_end = event if before.state is SpawnState.RUN else self.child_end
@@ -371,7 +371,7 @@ class SpawnWorld:
 
     def _check(self, before: Spawn, event: Event, now: Spawn, actions: tuple[Action, ...], *, is_taken: bool) -> None:
         assert read_spawn(write_spawn(now)) == now
-        assert step(now, event) == (now, ()), "the same event again does nothing"
+        assert step_spawn(now, event) == (now, ()), "the same event again does nothing"
         if before.state is SpawnState.DONE or not (is_taken or isinstance(event, ChildCancelled)):
             assert (now, actions) == (before, ())
         for action in actions:

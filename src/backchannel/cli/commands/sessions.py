@@ -61,7 +61,7 @@ def list_sessions(
         },
     )
     if watch:
-        watch_table(options, view, Lines(line_of, as_json=as_json), as_json=as_json)
+        watch_table(options, view, Lines(session_line, as_json=as_json), as_json=as_json)
         return
     with connected(options) as client:
         listed = view.list(client)
@@ -194,7 +194,7 @@ def tokens_of(row: answers.SessionRow) -> str:
     return f"{row.total_tokens}/{row.context_tokens}" if row.context_tokens else str(row.total_tokens)
 
 
-def line_of(session: answers.SessionRow, *, with_time: bool = True) -> str:
+def session_line(session: answers.SessionRow, *, with_time: bool = True) -> str:
     """Show a session in one line: when it changed, its key, what it does and its name."""
     name = name_of(session)
     return in_line(with_time and clock_time(session.updated_at), session.key, status_of(session), name and f'"{name}"')

@@ -54,7 +54,7 @@ def tree(
         raise typer.BadParameter("name a session, or give --agent", param_hint="KEY / --agent")
     view = TreeView(find_key(options, key), agent, limit)
     if watch:
-        watch_table(options, view, Lines(line_of, as_json=as_json, plain_of=_plain), as_json=as_json)
+        watch_table(options, view, Lines(_node_line, as_json=as_json, plain_of=_plain), as_json=as_json)
         return
     with connected(options) as client:
         snapshot = view.load(client)
@@ -237,7 +237,7 @@ def title_of(session: answers.TreeNode) -> str | None:
     return name_of(session) or (session.spawn.task if session.spawn else None)
 
 
-def line_of(session: answers.TreeNode) -> str:
+def _node_line(session: answers.TreeNode) -> str:
     """Show a session in one line: when it changed, its key, what it does, its receipt and its title."""
     receipt, title = receipt_of(session), title_of(session)
     return in_line(

@@ -14,7 +14,7 @@ import typer
 from backchannel.cli import answers
 from backchannel.cli.commands.deliveries import place_of
 from backchannel.cli.commands.runs import result_of
-from backchannel.cli.commands.sessions import line_of
+from backchannel.cli.commands.sessions import session_line
 from backchannel.cli.live import PipedOutput, deleted_session, is_drawn, keep_watching
 from backchannel.cli.options import AsJson, options_of
 from backchannel.cli.output import clean, clock_time, counted, say, show_json
@@ -78,7 +78,7 @@ def _deleted(key: str, now_ms: int) -> ChangeLine:
 
 
 def _session(row: answers.SessionRow) -> ChangeLine:
-    return ChangeLine(row.updated_at, "session", row.key, row, "session   " + line_of(row, with_time=False))
+    return ChangeLine(row.updated_at, "session", row.key, row, "session   " + session_line(row, with_time=False))
 
 
 def _run_state(row: answers.RunRow) -> object:

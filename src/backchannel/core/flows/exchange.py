@@ -87,7 +87,7 @@ def open_exchange(
     return exchange, (primary_run(exchange),)
 
 
-def step(exchange: Exchange, event: Event, address_now: Address | None = None) -> Stepped:
+def step_exchange(exchange: Exchange, event: Event, address_now: Address | None = None) -> Stepped:
     """Return the next step. `address_now` is used if the exchange has no frozen address of its target."""
     match event:
         case RunEnded() if event.run_id == exchange.run_id and event.state.is_finished:
@@ -202,7 +202,7 @@ def _leave_loop(exchange: Exchange, why: str, address_now: Address | None) -> St
 
 def _announce(exchange: Exchange) -> Stepped:
     count = exchange.announces + 1
-    run_id = announce_id(exchange, count)
+    run_id = _announce_id(exchange, count)
     exchange = replace(exchange, state=ExchangeState.ANNOUNCE, run_id=run_id, announces=count, announces_again=False)
     return exchange, (announce_run(exchange),)
 
@@ -298,7 +298,7 @@ def _retried(exchange: Exchange, event: StepRetried) -> Stepped:
 
 def why_not_retried(exchange: Exchange, run_id: str) -> str | None:
     """Return why a retry of a run would not help its exchange; None if the exchange would use the result."""
-    if step(exchange, StepRetried(run_id=run_id)) != (exchange, ()):
+    if step_exchange(exchange, StepRetried(run_id=run_id)) != (exchange, ()):
         return None
     if exchange.state is ExchangeState.HANDOVER and run_id == exchange.primary_run:
         return "its caller is about to be told how it ended; retry it when that is done"
@@ -312,7 +312,7 @@ def _announce_retried(exchange: Exchange, event: StepRetried) -> Stepped:
     if event.run_id is None:
         exchange, queued = _announce(reopened)
         return exchange, (Reopen(), *queued)
-    if event.run_id != announce_id(exchange, exchange.announces):
+    if event.run_id != _announce_id(exchange, exchange.announces):
         return exchange, ()
     return replace(reopened, state=ExchangeState.ANNOUNCE, run_id=event.run_id, announces_again=False), (Reopen(),)
 
@@ -334,7 +334,7 @@ def turn_id(exchange: Exchange, turn: int) -> str:
     return f"{exchange.id}/turn/{turn}"
 
 
-def announce_id(exchange: Exchange, count: int) -> str:
+def _announce_id(exchange: Exchange, count: int) -> str:
     """Return the id of the n-th announce run."""
     return f"{exchange.id}/announce/{count}"
 

@@ -95,7 +95,7 @@ def kept(spawn: Spawn) -> Spawn:
     return replace(spawn, task=f"{spawn.task[:TASK_KEPT]}… ({left_out} characters more)")
 
 
-def step(spawn: Spawn, event: Event) -> Stepped:
+def step_spawn(spawn: Spawn, event: Event) -> Stepped:
     """Tell what comes next."""
     match event:
         case ChildRunEnded() if event.run_id == spawn.run_id and event.state.is_finished:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from backchannel.core.contracts import Check
 from backchannel.core.delivery.delivery import Delivery, DeliveryState, Receipt
 from backchannel.core.facts import SessionChanged
-from backchannel.core.flows.exchange import open_exchange, step, why_not_retried
+from backchannel.core.flows.exchange import open_exchange, step_exchange, why_not_retried
 from backchannel.core.flows.exchange_values import (
     Action,
     AddNote,
@@ -209,7 +209,7 @@ def session_interrupted(tx: Tx, exchange_id: str, key: SessionKey, change: Chang
 
 def _step(tx: Tx, exchange: Exchange, event: Event) -> Stepped:
     target = sessions.find(tx, str(exchange.target.key))
-    return step(exchange, event, target.address if target else None)
+    return step_exchange(exchange, event, target.address if target else None)
 
 
 def _perform(tx: Tx, exchange: Exchange, delivery_id: str, action: Action) -> None:

@@ -247,7 +247,7 @@ def _post(tx: Tx, spawn: Spawn, delivery_id: str, text: str) -> None:
 
 
 def _step(tx: Tx, spawn: Spawn, event: Event) -> Stepped:
-    return flow.step(spawn, event)
+    return flow.step_spawn(spawn, event)
 
 
 _KIND = flows.FlowKind(
