@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.policy.approvals import Approval, ApprovalRuleSettings, asks
 from backchannel.core.runs import Fence, ToolCall
 from backchannel.runtime.events import Hub, WaitStarted
+from backchannel.runtime.slots import RunSlots
 from backchannel.service import Reactions, Service
 from backchannel.storage.store import Store
-
-Pause = Callable[[str, str], AbstractAsyncContextManager[None]]
-"""Gives the slot of a session's run back for a while."""
 
 
 class Approvals(Service):
     """Asks for the calls that the rules name, and waits for the answers."""
 
     def __init__(
-        self, store: Store, rules: Sequence[ApprovalRuleSettings], lives_ms: int, hub: Hub, pause: Pause
+        self, store: Store, rules: Sequence[ApprovalRuleSettings], lives_ms: int, hub: Hub, slots: RunSlots
     ) -> None:
         self._store = store
         self._rules = rules
         self._lives_ms = lives_ms
         self._hub = hub
-        self._pause = pause
+        self._slots = slots
         self._waiting: dict[str, asyncio.Event] = {}
 
     def reactions(self) -> Reactions:
@@ -54,7 +51,7 @@ class Approvals(Service):
 
     async def answered(self, approval: Approval) -> Approval:
         """Wait for an answer."""
-        async with self._pause(approval.session_key, approval.run_id):
+        async with self._slots.paused(approval.session_key, approval.run_id):
             self._hub.publish(WaitStarted(approval.run_id))
             while approval.is_pending:
                 # Listen before looking: an answer that comes in between is not missed.

@@ -10,9 +10,7 @@ A slot is taken before the store is asked to start a run, so that accepting and 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
@@ -23,9 +21,10 @@ from backchannel.core.contracts import Check
 from backchannel.core.facts import LaneFree, RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.policy.inbound import Arrival, InboundTaken
-from backchannel.core.policy.slots import SlotQueue, SlotShares
+from backchannel.core.policy.slots import SlotQueue
 from backchannel.core.runs import Run, RunAccepted, RunRequest, RunStarted, RunState
 from backchannel.errors import FenceLost, Unavailable
+from backchannel.runtime.slots import RunSlots
 from backchannel.runtime.supervisor import CLOSE_LIMIT_S, DatabaseWait
 from backchannel.service import Reactions, Service
 from backchannel.storage.store import Store
@@ -40,42 +39,6 @@ class Stop(StrEnum):
 
     ABORT = "abort"
     SHUTDOWN = "shutdown"
-
-
-class RunSlots:
-    """The slots of runs. Runs of sub-agents have a second limit of their own."""
-
-    def __init__(self, runs: SlotShares, subagents: SlotShares) -> None:
-        self.runs = runs
-        self.subagents = subagents
-
-    def may_start(self, key: SessionKey) -> bool:
-        """True if the limit of sub-agents allows a run of this session."""
-        return not key.is_subagent or self.subagents.is_open_to(key.agent)
-
-    def has_room(self, key: SessionKey) -> bool:
-        return self.runs.is_open_to(key.agent) and self.may_start(key)
-
-    def take(self, key: SessionKey) -> bool:
-        if not self.has_room(key):
-            return False
-        self.take_above_limit(key)
-        return True
-
-    def take_above_limit(self, key: SessionKey) -> None:
-        """Take a slot for a run that cannot wait, even above the limit."""
-        self.runs.take(key.agent)
-        self.count_subagent(key)
-
-    def count_subagent(self, key: SessionKey) -> None:
-        """Count a run with a slot towards the limit of sub-agents, if it is one."""
-        if key.is_subagent:
-            self.subagents.take(key.agent)
-
-    def give_back(self, key: SessionKey) -> None:
-        self.runs.give_back(key.agent)
-        if key.is_subagent:
-            self.subagents.give_back(key.agent)
 
 
 StopReason = Callable[[], Stop | None]
@@ -115,10 +78,7 @@ class Lanes(Service):
         self._at_work: set[str] = set()
         self._runs: dict[str, Run] = {}
         """The runs of the tasks, as they were when they started."""
-        self._returning: list[tuple[asyncio.Future[None], SessionKey]] = []
-        """Runs that come back from a wait and need a slot, in order."""
-        self._pauses: Counter[str] = Counter()
-        """How many calls of a run wait, by its id: while any does, it has no slot."""
+        slots.listen(self._pump)
         self._is_open = True
 
     async def submit(self, request: RunRequest, check: Check | None = None) -> RunAccepted:
@@ -187,59 +147,6 @@ class Lanes(Service):
         self._to_resume[key] = run_id
         self.wake(key)
 
-    @asynccontextmanager
-    async def paused(self, key: str, run_id: str) -> AsyncIterator[None]:
-        """Release a run's slot while the run waits for another session. The run keeps its lane.
-
-        Afterwards it takes the next free slot before any queued run. Several calls of one run may wait at the same
-        time. The first releases the run's slot, and the last takes it again.
-        """
-        session, has_slot = SessionKey.stored(key), False
-        self._pauses[run_id] += 1
-        if self._pauses[run_id] == 1:
-            self._give_back(session)
-        try:
-            yield
-            if self._pauses[run_id] == 1:
-                has_slot = True  # also if the run is stopped while it waits for a slot
-                await self._take_back(session)
-        except BaseException:  # keep the count of slots right for any error
-            if self._pauses[run_id] == 1 and not has_slot:
-                has_slot = True
-                self._slots.take_above_limit(session)  # the run is being stopped, and must be able to end
-            raise
-        finally:
-            self._pauses[run_id] -= 1
-            if self._pauses[run_id] == 0:
-                del self._pauses[run_id]
-            elif has_slot:
-                self._give_back(session)  # another call of the run has begun to wait meanwhile
-
-    async def _take_back(self, session: SessionKey) -> None:
-        if self._slots.take(session):
-            return
-        slot_given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._returning.append((slot_given, session))
-        try:
-            await slot_given
-        except BaseException:  # the run is stopped while it waits: keep the count right
-            if not slot_given.done() or slot_given.cancelled():
-                self._slots.take_above_limit(session)
-            raise
-
-    def _give_back(self, session: SessionKey) -> None:
-        """Release a slot. A run that returns from a wait gets it, else the next queued run."""
-        self._slots.give_back(session)
-        for entry in list(self._returning):
-            slot_given, returning = entry
-            if slot_given.done():
-                self._returning.remove(entry)
-            elif self._slots.take(returning):
-                self._returning.remove(entry)
-                slot_given.set_result(None)
-        # The pump runs later, so that a run that waited for this one wakes first and takes the slot.
-        asyncio.get_running_loop().call_soon(self._pump)
-
     def stop(self, run_id: str, why: Stop) -> None:
         """Cancel a run's task. A task that has not begun is cancelled when it begins, where it can end its run."""
         if run_id in self._stops:
@@ -297,19 +204,19 @@ class Lanes(Service):
         return len(self._tasks)
 
     def slot_counts(self) -> Iterator[SlotCount]:
-        waiting = [*self._queue, *(session for _, session in self._returning)]
+        waiting = [*self._queue, *self._slots.returning]
         for kind, shares in ((RUN, self._slots.runs), (SUBAGENT, self._slots.subagents)):
             count = sum(kind == RUN or session.is_subagent for session in waiting)
             yield SlotCount(kind=kind, limit=shares.limit, own=shares.own, used=shares.used, waiting=count)
 
     def slot_uses(self) -> Iterator[SlotUse]:
         for run in self._runs.values():
-            if run.id not in self._pauses:
+            if not self._slots.is_paused(run.id):
                 key = run.session_key
                 yield _use(SessionKey.stored(key), f"{run.kind} run", id=run.id, run_id=run.id, since=run.started_at)
         for session in self._queue:
             yield _use(session, "queued run", is_waiting=True)
-        for _, session in self._returning:
+        for session in self._slots.returning:
             yield _use(session, "run that goes on after a wait", is_waiting=True)
 
     async def end_use(self, id: str) -> bool:
@@ -400,7 +307,7 @@ class Lanes(Service):
         if key in self._again:
             self._again.discard(key)
             self._look_at(key)
-        self._give_back(SessionKey.stored(key))
+        self._slots.give_back(SessionKey.stored(key))
 
 
 def _use(session: SessionKey, what: str, **more: Any) -> SlotUse:

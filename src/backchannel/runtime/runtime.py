@@ -35,12 +35,13 @@ from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, log_failures, log_pairings
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
-from backchannel.runtime.lanes import RUN, Lanes, RunSlots
+from backchannel.runtime.lanes import RUN, Lanes
 from backchannel.runtime.outbox import ChannelOutlets, Outbox
 from backchannel.runtime.pictures import Pictures
 from backchannel.runtime.recovery import Functions, Recovery
 from backchannel.runtime.retries import Retries
 from backchannel.runtime.runner import Runner
+from backchannel.runtime.slots import RunSlots
 from backchannel.runtime.supervisor import DatabaseWait, Supervisor
 from backchannel.runtime.timers import ClockCheck, Timers
 from backchannel.runtime.waits import Exchanges, Waits
@@ -79,22 +80,18 @@ class Runtime(Service):
         """What this gateway does for all on the same database."""
         self.media = Media(store)
         self._wait = DatabaseWait(store, clock)
-        self._approvals = Approvals(
-            store,
-            config.tools.approval,
-            config.tools.approval_lives_ms,
-            self.hub,
-            # The lanes are made below: they need the runner, which needs a way to give a slot back.
-            lambda key, run_id: self._lanes.paused(key, run_id),
-        )
-        self._lanes = self._make_lanes(config, models, tools, gates)
+        defaults = config.agents.defaults
+        slots = RunSlots(gates.shares(defaults.max_concurrent), gates.shares(defaults.subagents.max_concurrent))
+        rules, lives_ms = config.tools.approval, config.tools.approval_lives_ms
+        self._approvals = Approvals(store, rules, lives_ms, self.hub, slots)
+        self._lanes = self._make_lanes(config, models, tools, gates, slots)
         self._waits = Waits(store, self.hub)
         holds = AccountHolds(clock)
         self._drafts = Drafts(store, channels, clock, holds, self.hub, self._wait, self.duties)
         self.outbox = Outbox(store, channels, clock, holds, self._drafts.settled, self._wait, self.duties)
         self._timers = Timers(store, clock, self.outbox.wake, self._wait, self.duties)
         store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
-        self.exchanges = Exchanges(store, self._lanes, self._waits, self.hub, clock)
+        self.exchanges = Exchanges(store, slots, self._waits, self.hub, clock)
         self.watchdog = Watchdog(store)
         self._functions = Functions(store, agents)
         self._recovery = Recovery(store, agents, self._lanes, self.hub, clock)
@@ -105,8 +102,8 @@ class Runtime(Service):
         self.wait = self._waits.ended
         store.listen_for_facts(self._on_facts)
 
-    def _make_lanes(self, config: Config, models: Models, tools: ToolSet, gates: Gates) -> Lanes:
-        store, agents, defaults = self._store, self._agents, config.agents.defaults
+    def _make_lanes(self, config: Config, models: Models, tools: ToolSet, gates: Gates, slots: RunSlots) -> Lanes:
+        store, agents = self._store, self._agents
         runner = Runner(
             store,
             agents,
@@ -116,10 +113,9 @@ class Runtime(Service):
             self.hub,
             self._clock,
             Pictures(self.media),
-            gates.gate(MODEL, defaults.max_concurrent, grows=False),
+            gates.gate(MODEL, config.agents.defaults.max_concurrent, grows=False),
             self._wait,
         )
-        slots = RunSlots(gates.shares(defaults.max_concurrent), gates.shares(defaults.subagents.max_concurrent))
         # On a shared database, runs of an agent that this gateway does not know wait for one that does.
         is_left = (lambda agent_id: not agents.is_here(agent_id)) if self.duties.is_shared else agents.is_awaited
         lanes = Lanes(store, runner.work, slots, is_left, self._wait)

@@ -15,7 +15,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.runs import Run, RunState
 from backchannel.errors import RunNotFound, ShuttingDown
 from backchannel.runtime.events import Hub, WaitStarted
-from backchannel.runtime.lanes import Lanes
+from backchannel.runtime.slots import RunSlots
 from backchannel.service import Reactions, Service
 from backchannel.storage.store import Store
 
@@ -108,14 +108,14 @@ class Exchanges:
     def __init__(
         self,
         store: Store,
-        lanes: Lanes,
+        slots: RunSlots,
         waits: Waits,
         hub: Hub,
         clock: Clock,
     ) -> None:
         self._store = store
         self._hub = hub
-        self._lanes = lanes
+        self._slots = slots
         self._waits = waits
         self._clock = clock
 
@@ -137,7 +137,7 @@ class Exchanges:
             return opened
         remaining_s = max(0.0, ((opened.wait_until or 0) - self._clock.now_ms()) / 1000)
         remaining_s = min(remaining_s, timeout_s)  # the clock may have been set back since the end was written down
-        async with self._lanes.paused(str(key), run_id):
+        async with self._slots.paused(str(key), run_id):
             self._hub.publish(WaitStarted(run_id))
             run = await self._waits.ended(opened.run.id, remaining_s)
         return await self._ended(opened, run)
