@@ -182,5 +182,5 @@ def test_a_tool_that_is_none_of_sessions_is_said_not_to_be_called_so(program: Pr
         told = program.run("tools", "call", "exec", "command=ls")
 
     assert told.returncode == 1
-    assert "there is no session tool 'exec': they are sessions_list, " in told.stderr
+    assert "there is no session tool 'exec': the session tools are sessions_list, " in told.stderr
     assert "It cannot call exec and other tools of agents." in " ".join(program.answer("tools", "call", "-h").split())

@@ -53,7 +53,7 @@ def find(tx: Tx, run_id: str) -> Run | None:
 def need(tx: Tx, run_id: str) -> Run:
     run = find(tx, run_id)
     if run is None:
-        raise RunNotFound(f"no run has the id {run_id!r} (runs.list shows them)", runId=run_id)
+        raise RunNotFound(f"no run {run_id!r} (runs.list shows them)", runId=run_id)
     return run
 
 
