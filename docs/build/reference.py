@@ -68,12 +68,6 @@ sandbox decide what a session sees. `policy.explain` shows their decision.
   do not change.
 """
 
-_ROW = """## Rows of sessions
-
-A session, as `sessions.*` and `sessions.changed` show it. The [tools](tools.md#rows) show it with other fields.
-
-"""
-
 _ROW = """## Rows
 
 A session, as `sessions_list` and `session_status` show it.

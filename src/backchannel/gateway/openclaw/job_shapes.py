@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from backchannel.config.jobs import is_job_name
 from backchannel.config.schedules import Every, Once, read_schedule, show_moment
 from backchannel.config.schema_doors import UNIT_MS, CronDeliver, CronJob
+from backchannel.core.delivery.channels import no_channel
 from backchannel.core.runs import MAX_RUN_S
 from backchannel.core.text import STORED_LIMIT, clean_name, quoted
 from backchannel.errors import InvalidRequest, InvalidSchedule
@@ -157,7 +158,7 @@ def preview_delivery(job: CronJob, channels: Collection[str]) -> DeliveryPreview
     if job.deliver is None:
         return DeliveryPreview(label="none", detail="the reply stays in the job's session")
     place = job.deliver
-    detail = "set in the job" if place.channel in channels else f"there is no channel {place.channel} here"
+    detail = "set in the job" if place.channel in channels else no_channel(place.channel)
     return DeliveryPreview(label=f"announce -> {place.channel}:{place.to}", detail=detail)
 
 

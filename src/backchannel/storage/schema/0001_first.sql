@@ -136,7 +136,7 @@ CREATE TABLE exchanges (
   target_key TEXT NOT NULL,
   state TEXT NOT NULL,
   turn INTEGER NOT NULL DEFAULT 0,
-  body TEXT NOT NULL,             -- the flow's own values, as core/exchange.py writes them
+  body TEXT NOT NULL,             -- the flow's own values, as core/flows/exchange.py writes them
   call_id TEXT,                   -- the tool call that sent, in a run of the requester
   delivery_id TEXT,
   created_at BIGINT NOT NULL,
