@@ -82,6 +82,34 @@ async def test_after_a_lost_lease_services_are_halted_and_started_again() -> Non
     assert told[2:] == ["halt first", "halt second", "start first", "start second"]
 
 
+class Looping(Told):
+    """A service with a loop that halts with it."""
+
+    def __init__(self, name: str, clock: StageClock) -> None:
+        super().__init__(name, [])
+        self.kept = (SupervisedLoop(name, clock, Backoff(1, 1)),)
+
+
+class Steady(Service):
+    """A service that a lost lease does not touch."""
+
+    name = "steady"
+
+
+async def test_while_halted_the_loops_of_halted_services_are_down_and_all_else_is_up() -> None:
+    clock = StageClock()
+    supervisor = Supervisor([Told("plain", []), Looping("loop", clock), Steady()], clock)
+    await supervisor.start()
+    await supervisor.halt()
+    assert {name: state.is_up for name, state in supervisor.health().items()} == {
+        "plain": False,
+        "loop": False,
+        "steady": True,
+    }
+    await supervisor.start()
+    assert all(state.is_up for state in supervisor.health().values())
+
+
 async def test_nothing_starts_after_the_close() -> None:
     told: list[str] = []
     supervisor = Supervisor([Told("only", told)], StageClock())

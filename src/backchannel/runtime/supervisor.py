@@ -63,8 +63,9 @@ class Supervisor:
     async def halt(self) -> None:
         """Drop the work of all services at once."""
         self.is_open, self.is_halted = False, not self._is_closed
-        for name in self._states:
-            self._states[name] = self._state(is_up=False, error="the lease of this gateway is over")
+        for service in self._services:
+            if _halts(service):
+                self._states[service.name] = self._state(is_up=False, error="the lease of this gateway is over")
         await asyncio.gather(*(service.halt() for service in self._services))
 
     async def close(self) -> None:
@@ -86,9 +87,16 @@ class Supervisor:
         """Describe every service, and what each keeps going."""
         known: dict[str, ServiceHealth] = {}
         for service in self._services:
-            known |= service.health() or {service.name: self._states[service.name]}
+            own, state = service.health(), self._states[service.name]
+            if self.is_halted and _halts(service):  # its loops were dropped, and tell nothing of it
+                own = dict.fromkeys(own, state)
+            known |= own or {service.name: state}
         known.pop("", None)
         return known
+
+
+def _halts(service: Service) -> bool:
+    return type(service).halt is not Service.halt
 
 
 class DatabaseWait(Service):
