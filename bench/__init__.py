@@ -1,1 +1,1 @@
-"""What it costs, measured: `make bench`. The rows are in `rows.py`."""
+"""The measured costs of the gateway: `make bench`. The rows are in `rows.py`."""

@@ -1,4 +1,4 @@
-"""What is measured and how it is judged: figures beside their floors and goals, curves, and the sizes of a run."""
+"""Figures beside their floors and goals, curves, and the sizes of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the bench found, as a table for people and as JSON."""
+"""The findings of a bench run, as a table for people and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row has to work with: a folder that is gone afterwards, and the processes it starts in it."""
+"""The surroundings of a row: a temporary folder, and the processes it starts there."""
 
 from __future__ import annotations
 

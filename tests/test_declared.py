@@ -1,4 +1,4 @@
-"""What is imported is declared, so that an install without the tools of development lacks nothing."""
+"""The declared dependencies: every import is among them, so that a plain install lacks nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of programs and sandboxes share."""
+"""Fixtures for the tests of programs and sandboxes."""
 
 from __future__ import annotations
 

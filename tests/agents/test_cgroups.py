@@ -1,4 +1,4 @@
-"""What is said of the memory of sandboxes, and a group that is no group."""
+"""The memory limits of sandboxes, and a cgroup that is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program has open: its input and outputs, whatever the gateway was started with."""
+"""The open files of a program: its input and outputs, whatever the gateway was started with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the tools that a server says it has."""
+"""The tools that an MCP server lists, as the gateway reads them."""
 
 from __future__ import annotations
 

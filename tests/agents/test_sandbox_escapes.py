@@ -1,4 +1,4 @@
-"""What a program in a sandbox cannot reach: tried against the real bubblewrap."""
+"""Escapes from a sandbox, tried against the real bubblewrap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which agent has which tools in which session, and which setting says so."""
+"""The tools of an agent in a session, and the setting that decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a channel may leave out, and what keeps it going."""
+"""Channels that leave out optional parts, and the loop that keeps them going."""
 
 from __future__ import annotations
 

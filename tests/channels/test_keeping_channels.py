@@ -1,4 +1,4 @@
-"""How channels are kept going: those that break, for however long, and those whose platform refuses them."""
+"""Channels that break and are restarted, and channels that their platform refuses."""
 
 from __future__ import annotations
 

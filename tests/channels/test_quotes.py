@@ -1,4 +1,4 @@
-"""Which message a reply quotes: in groups the one that it answers, in direct chats none."""
+"""The message that a reply quotes. In groups it is the message that the reply answers, in direct chats none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who speaks in a group, a room or a shared direct chat: stored with each message, and shown to the model."""
+"""The speaker in a group, room or shared direct chat: stored, and shown to the model."""
 
 from __future__ import annotations
 

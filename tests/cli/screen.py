@@ -1,4 +1,4 @@
-"""What a terminal's screen shows after what a program wrote: as much of one as a prompt and its posts need."""
+"""A small terminal screen, with as much as a prompt and its posts need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds a state folder, as a command tells it: nobody, an application without a door, or one that serves."""
+"""The holder of a state folder, as a command names it. It is nobody, an application without a port, or a server."""
 
 from __future__ import annotations
 

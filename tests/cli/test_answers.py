@@ -1,4 +1,4 @@
-"""What the command line makes of answers that it cannot read, and of refusals that pass."""
+"""Unreadable answers and temporary refusals at the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How things are shown."""
+"""The output of commands: ages, tables, messages and prose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chat is told while somebody is at its prompt: results of sub-agents, and what a woken agent says."""
+"""Posts at an open chat prompt: results of sub-agents, and messages of a woken agent."""
 
 from __future__ import annotations
 

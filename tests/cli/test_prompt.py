@@ -1,4 +1,4 @@
-"""What the screen shows at the prompt of `backchannel chat`: one prompt, whatever comes and whoever types."""
+"""The screen of `backchannel chat`: one prompt, whatever arrives and whoever types."""
 
 from __future__ import annotations
 

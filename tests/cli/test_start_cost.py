@@ -1,4 +1,4 @@
-"""What the command line costs before it does anything."""
+"""The cost of starting the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of several gateways share: a database of their own, and gateways on it."""
+"""Fixtures for several gateways: a database of their own, and gateways on it."""
 
 from __future__ import annotations
 

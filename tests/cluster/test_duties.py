@@ -1,4 +1,4 @@
-"""What only one may do is done by one gateway, and by another when that one has gone."""
+"""Duties that only one gateway has. Another gateway takes them over when it is gone."""
 
 from __future__ import annotations
 

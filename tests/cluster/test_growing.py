@@ -1,4 +1,4 @@
-"""What a run streams on one gateway reaches those who read it on another: as it grows, once, and exactly in the end."""
+"""Streams read on another gateway: each part arrives once, and the end is exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the database itself saw: who wrote each message, under which fence, and how often each run ended.
+"""The database's own record: the writer and fence of each message, and the ends of each run.
 
 Triggers write it down in the transaction that they watch, so nothing of it depends on what a gateway thinks it did.
 """

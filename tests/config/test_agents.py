@@ -1,4 +1,4 @@
-"""What holds for one agent after all defaults."""
+"""The settings of one agent after all defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settings may not say about each other, and what is only warned of."""
+"""Settings that contradict each other, and settings that only cause a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model agents use that name none."""
+"""The model of agents that name none."""
 
 from __future__ import annotations
 

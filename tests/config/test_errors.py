@@ -1,4 +1,4 @@
-"""What is told about a configuration that is wrong."""
+"""The errors of a wrong configuration."""
 
 from __future__ import annotations
 

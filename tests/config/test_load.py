@@ -1,4 +1,4 @@
-"""What a configuration file turns into."""
+"""A configuration file, loaded."""
 
 from __future__ import annotations
 

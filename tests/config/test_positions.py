@@ -1,4 +1,4 @@
-"""Where the settings of a JSON5 text stand."""
+"""The positions of settings in a JSON5 text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may answer a question of the gateway."""
+"""The people who may answer a question of the gateway."""
 
 from __future__ import annotations
 

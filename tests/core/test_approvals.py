@@ -1,4 +1,4 @@
-"""Which calls have to be allowed, and what is said of them."""
+"""The calls that need an approval, and the texts about them."""
 
 from __future__ import annotations
 

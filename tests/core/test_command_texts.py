@@ -1,4 +1,4 @@
-"""What chat commands answer: how many were stopped, what a session does, what it uses."""
+"""The answers of chat commands: stopped runs, the state of a session, its usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models are told in each step: everything they need, and nothing that others could pass off as ours."""
+"""The prompts of each step of an exchange. They are complete, and nobody else can forge them."""
 
 from __future__ import annotations
 

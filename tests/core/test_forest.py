@@ -1,4 +1,4 @@
-"""Who spawned whom: each session stands in the trees once."""
+"""The trees of spawned sessions: each session is in them once."""
 
 from __future__ import annotations
 

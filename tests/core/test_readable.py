@@ -1,4 +1,4 @@
-"""What people read of a transcript: what was said, and nothing that only models are told."""
+"""The readable text of a transcript, without the prompts for models."""
 
 from __future__ import annotations
 

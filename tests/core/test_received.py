@@ -1,4 +1,4 @@
-"""What is told of a file that somebody sent."""
+"""The text about a file that somebody sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a cause is logged."""
+"""The limit on how often one cause is logged."""
 
 from backchannel.core.seldom import EVERY_S, Seldom
 

@@ -1,4 +1,4 @@
-"""Which id somebody means by its beginning."""
+"""Ids that are found by their first characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about a sub-agent: the post to the letter, and nothing that others could pass off as ours."""
+"""The texts about a sub-agent: the exact post, and no text that others could forge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `/subagents` says: a list one can point into, one child in full, its last words."""
+"""The answers of `/subagents`: a numbered list, one child in full, its last words."""
 
 from __future__ import annotations
 

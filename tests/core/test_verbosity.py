@@ -1,4 +1,4 @@
-"""What a chat is told of a tool call."""
+"""The lines that a chat gets about a tool call."""
 
 from __future__ import annotations
 

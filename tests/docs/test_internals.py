@@ -72,6 +72,11 @@ def _bad_first_sentences() -> Iterator[str]:
             yield f"{module.relative_to(SOURCE)}: {sentence!r} ({words} words)"
 
 
+def test_the_first_sentence_of_a_test_module_names_a_thing() -> None:
+    files = [file for folder in ("tests", "bench") for file in (ROOT / folder).rglob("*.py")]
+    assert [str(file.relative_to(ROOT)) for file in files if _QUESTION.match(head_of(file))] == []
+
+
 def test_every_file_that_a_docstring_names_exists() -> None:
     assert list(_missing_files()) == []
 

@@ -1,4 +1,4 @@
-"""What the documents show is what happens: programs, commands and their output, configurations, links."""
+"""The snippets of the docs, run: programs, commands and their output, configurations, links."""
 
 from __future__ import annotations
 

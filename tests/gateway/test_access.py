@@ -1,4 +1,4 @@
-"""Who may call what, through a socket."""
+"""Access through a socket: each caller and the methods it may call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which events, with plain values and through a socket."""
+"""The readers of each event, with plain values and through a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenClaw's clients are shown of what agents say to each other: their words, not the prompts of the gateway."""
+"""Messages between agents as OpenClaw's clients see them: their words, without the gateway's prompts."""
 
 from __future__ import annotations
 

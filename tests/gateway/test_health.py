@@ -1,4 +1,4 @@
-"""What is wrong with a gateway is told by `status` and `health`, and is no reason to send nobody there."""
+"""Faults of a gateway in `status` and `health`. They do not make it unready."""
 
 from __future__ import annotations
 

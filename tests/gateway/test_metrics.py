@@ -1,4 +1,4 @@
-"""What `/metrics` tells, and that Prometheus can read it."""
+"""The figures of `/metrics`, read by Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenClaw's clients ask for beside sessions and runs: answered as it is, and empty where there is nothing."""
+"""OpenClaw's calls beside sessions and runs. An answer is true, or empty if there is nothing."""
 
 from __future__ import annotations
 

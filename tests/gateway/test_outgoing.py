@@ -1,4 +1,4 @@
-"""What happens to a client that does not read."""
+"""A client that does not read."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_an_answer_is_written_from_its_type() -> None:
     assert shapes.show(TokenRevoked) == "{ok, id}"
     assert shapes.show(list[RunShown]) == "[{run: RunRow}]" and shapes.links(list[RunShown]) == ["RunRow"]
     assert shapes.show(ChatStarted) == "{runId, status, reply?}"
-    assert shapes.notes(ChatStarted)[0] == "- `status`: `started` or `queued`; `ok` of a chat command."
+    assert shapes.notes(ChatStarted)[0] == "- `status`: `started` or `queued`; `ok` for a chat command."
 
 
 def test_an_empty_answer_is_written_from_its_value() -> None:

@@ -1,4 +1,4 @@
-"""What comes before anybody has looked at it: how much is taken in, and for how long it is waited for."""
+"""Limits on unread input: its size, and the time to wait for it."""
 
 from __future__ import annotations
 

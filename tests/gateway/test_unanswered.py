@@ -1,4 +1,4 @@
-"""What a client hears of a run that it starts comes after the answer that names the run."""
+"""Events of a run that a client starts: they follow the answer that names the run."""
 
 from __future__ import annotations
 

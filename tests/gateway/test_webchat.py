@@ -1,4 +1,4 @@
-"""What is delivered to webchat: the message is in the transcript, and its `chat` event follows the commit."""
+"""Deliveries to webchat: the message is in the transcript, and its `chat` event follows the commit."""
 
 from __future__ import annotations
 

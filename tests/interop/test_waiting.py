@@ -1,4 +1,4 @@
-"""How long others wait, by the clock on the wall, while one sends what takes longest to read.
+"""The wait of other clients, by the wall clock, while one sends the slowest input.
 
 `tests/gateway/test_outside_readers.py` judges by processor time, which a busy machine does not spoil. This one asks a
 real gateway, and wants a machine that has little else to do.

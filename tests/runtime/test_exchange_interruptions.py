@@ -1,4 +1,4 @@
-"""What becomes of an open exchange when one of its sessions is stopped, reset or deleted, or a run of it aborted."""
+"""An open exchange whose session is stopped, reset or deleted, or whose run is aborted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is new of a run that another gateway works on, told from two looks at what it has streamed."""
+"""The new part of a run on another gateway, from two reads of its stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails is a line in the log, once, when it is committed."""
+"""Failures in the log: one line each, after the commit."""
 
 from __future__ import annotations
 

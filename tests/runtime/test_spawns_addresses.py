@@ -1,4 +1,4 @@
-"""Where a sub-agent's result goes: to the chat that asked, as it was when it asked, once."""
+"""The address of a sub-agent's result: the chat that asked, as it was then, once."""
 
 from __future__ import annotations
 

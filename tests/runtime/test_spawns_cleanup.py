@@ -1,4 +1,4 @@
-"""When a sub-agent that has ended is archived: never before its result has arrived, and never while it is used."""
+"""The archiving of ended sub-agents: after their result has arrived, and never while they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many sub-agents there may be, how many work at once, and how far one cause may reach."""
+"""The limits on sub-agents: their number, how many run at once, and the length of a chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of sub-agents when their requester is stopped, reset or deleted, or the run that spawned is aborted."""
+"""Sub-agents whose requester is stopped, reset or deleted, or whose spawning run is aborted."""
 
 from __future__ import annotations
 

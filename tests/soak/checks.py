@@ -1,4 +1,4 @@
-"""What must hold after a soak: each message led to one run, each reply came, each chat was told each thing once."""
+"""The checks after a soak: one run for each message, every reply, no chat told twice."""
 
 from __future__ import annotations
 

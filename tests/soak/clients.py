@@ -1,4 +1,4 @@
-"""Who talks to the gateway of the soak: people in chats, programs with a token or a hook, and the chats' platform."""
+"""The clients of the soak: people in chats, programs with a token or a hook, and the platform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of the agents with hands, and of the phones, after a soak."""
+"""The checks of agents with workspace tools, and of phones, after a soak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What storage tests share: a clock to turn by hand, a host whose process can die, and short ways to say a message."""
+"""Helpers for storage tests: a clock set by hand, a host that can die, short messages."""
 
 from __future__ import annotations
 

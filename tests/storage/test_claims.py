@@ -1,4 +1,4 @@
-"""Which delivery of a chat has its turn: the first in line, when it is due and no other is on its way."""
+"""The next delivery of a chat: the first in the queue, when it is due and none is being sent."""
 
 from __future__ import annotations
 

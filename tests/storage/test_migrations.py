@@ -1,4 +1,4 @@
-"""What a database file may be when the gateway starts, and that nothing is touched which is not ours to touch."""
+"""Database files at the start of a gateway. A file that is not the gateway's stays untouched."""
 
 from __future__ import annotations
 

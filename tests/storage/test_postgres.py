@@ -1,4 +1,4 @@
-"""What is particular to PostgreSQL: connections that break, servers that restart, and databases of others."""
+"""PostgreSQL's own cases: broken connections, restarted servers, and databases of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `/readyz` says on PostgreSQL: the truth, at once, and however little the server has left."""
+"""The answer of `/readyz` on PostgreSQL: true, at once, and also without a free connection or disk space."""
 
 from __future__ import annotations
 

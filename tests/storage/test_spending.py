@@ -1,4 +1,4 @@
-"""What runs have used, added up by days."""
+"""The usage of runs, added up by day."""
 
 from __future__ import annotations
 

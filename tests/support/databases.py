@@ -1,4 +1,4 @@
-"""Which database a test works on: a file of its state folder, or one of its own on a PostgreSQL server.
+"""The database of a test: a file in its state folder, or its own on a PostgreSQL server.
 
 `--database=postgres` puts all tests that name no database themselves on it; a test with the mark `both_databases` is
 run on each.

@@ -1,4 +1,4 @@
-"""How long the event loop is held, in processor time of its thread: a machine that is busy elsewhere does not count."""
+"""The time that the event loop is held, in processor time of its thread. A busy machine does not count."""
 
 from __future__ import annotations
 

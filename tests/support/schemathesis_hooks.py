@@ -1,4 +1,7 @@
-"""How schemathesis gets in: with the token or the signature that each door wants. Loaded by `SCHEMATHESIS_HOOKS`."""
+"""The credentials of schemathesis: the token or the signature of each endpoint.
+
+`SCHEMATHESIS_HOOKS` loads this module.
+"""
 
 from __future__ import annotations
 

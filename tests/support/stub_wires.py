@@ -1,4 +1,4 @@
-"""What the wires of the stub provider share: what it can be told to answer, and how an answer is put together.
+"""The shared parts of the stub provider's wires: the scripted answers, and their assembly.
 
 Each wire is written after the provider's own documentation and its error messages, independently of what builds
 the requests. `check` says what the provider would refuse; `frames` are the events of a streamed answer.

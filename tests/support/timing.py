@@ -1,4 +1,4 @@
-"""How time grows: two sizes compared, so that neither a slow machine nor a busy one decides a test."""
+"""The growth of time between two sizes. A slow or busy machine does not decide a test."""
 
 from __future__ import annotations
 

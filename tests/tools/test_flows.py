@@ -1,4 +1,4 @@
-"""What makes a repeated call the same call: a call in a run and a key from outside are never taken for each other."""
+"""The identity of a repeated call. A call in a run and a key from outside never match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of parameters that do not fit: which it is, what came, and what would work."""
+"""The errors of wrong parameters: the parameter, the given value, and a value that works."""
 
 from __future__ import annotations
 

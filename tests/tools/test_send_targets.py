@@ -1,4 +1,4 @@
-"""Whom `sessions_send` reaches, what it takes, and that a refused send leaves nothing behind."""
+"""The targets of `sessions_send`, its arguments, and a refused send that leaves nothing behind."""
 
 from __future__ import annotations
 

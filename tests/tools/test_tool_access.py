@@ -1,4 +1,4 @@
-"""Which tools an agent has: by the settings of all, of the agent, of sub-agents, and of the sandbox."""
+"""The tools of an agent, by the settings of all, the agent, sub-agents and the sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sees which session: every mode, sandbox and relation, through every tool that looks."""
+"""The sessions that each caller sees: every mode, sandbox and relation, through every tool that reads."""
 
 from __future__ import annotations
 

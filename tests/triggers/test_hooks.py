@@ -1,4 +1,4 @@
-"""What a hook may ask for: pure rules."""
+"""The pure rules for the requests of a hook."""
 
 from __future__ import annotations
 

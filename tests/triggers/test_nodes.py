@@ -1,4 +1,4 @@
-"""Whose session a node has: pure rules."""
+"""The pure rules for the owner of a node's session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the models of a small bicycle shop say, so that a gateway looks as one does that is used.
+"""The scripted models of a small bicycle shop, for a gateway that looks used.
 
 A line of the script is found by the words of the message that it answers; how many tools have answered since says which
 of its steps comes next.

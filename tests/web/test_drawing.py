@@ -1,4 +1,4 @@
-"""What is drawn: the time axis of a run, and the map of who talked to whom."""
+"""The drawings: the time axis of a run, and the map of who talked to whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other people and models write is text: nothing of it runs, and the page stays usable."""
+"""Hostile text from people and models: none of it runs, and the page stays usable."""
 
 from __future__ import annotations
 

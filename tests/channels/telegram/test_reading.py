@@ -1,4 +1,4 @@
-"""What is made of an update: who writes where, in which topic, and whether it is meant for the bot."""
+"""Updates of Telegram as the channel reads them: sender, chat, topic, and if the bot is meant."""
 
 from __future__ import annotations
 

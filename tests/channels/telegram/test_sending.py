@@ -1,4 +1,4 @@
-"""What a bot posts and edits, and what Telegram's answers mean for the receipt."""
+"""Posts and edits of a bot, and the receipts that follow from Telegram's answers."""
 
 from __future__ import annotations
 

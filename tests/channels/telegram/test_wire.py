@@ -1,4 +1,4 @@
-"""What Telegram's answers mean to a channel: files that do not come, and wishes to be asked later."""
+"""Telegram's answers as a channel reads them: missing files, and requests to retry later."""
 
 from __future__ import annotations
 

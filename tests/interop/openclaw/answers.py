@@ -1,4 +1,4 @@
-"""What must be in the answer to each call of `test_calls.py`: that a command ends well says nothing of it."""
+"""The required content of the answers to the calls of `test_calls.py`. An exit code of 0 does not prove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What of OpenClaw's clients works here, and what does not: the table of `docs/how-to/use-openclaw-clients.md`.
+"""The features of OpenClaw's clients that work here, and those that do not.
+
+They are the table of `docs/how-to/use-openclaw-clients.md`.
 
 A row is tried by the tests that have it as their mark, `@shows(client, what)`. One that does not work is expected
 to fail, so that it is moved once it works.

@@ -1,4 +1,4 @@
-"""What OpenClaw publishes of its gateway protocol, as far as the frames of this gateway are checked against it.
+"""OpenClaw's published gateway protocol, as far as this gateway's frames are checked against it.
 
 `protocol.json` is cut from `protocol.schema.json` of the npm package `@openclaw/gateway-protocol`, whose licence is
 beside it: the names of all methods, and the definitions that `shapes.py` names, unchanged. After a change to either:

@@ -1,4 +1,4 @@
-"""Which published definition each answer and each event has to fit."""
+"""The published definition that each answer and each event must fit."""
 
 from __future__ import annotations
 

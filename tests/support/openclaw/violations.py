@@ -1,4 +1,4 @@
-"""Where a value does not fit a definition, in words that are the same for each such value."""
+"""The places where a value does not fit a definition, in the same words for each such value."""
 
 from __future__ import annotations
 
