@@ -1,7 +1,8 @@
-"""One run, followed through the package: how many functions it calls, and the page that tells its life.
+"""One flow, followed through the package: how many functions it calls, and the page that tells a run's life.
 
 `python -m bench.walk` serves a gateway in this process, has one run to warm it up, and then counts the calls of an
-`agent` and an `agent.wait` over a real socket. Fewer files are fewer to read for whoever follows a run.
+`agent` and an `agent.wait` over a real socket. `--flow` follows a send, a spawn or a message over Telegram instead.
+Fewer files are fewer to read for whoever follows a run.
 
 `python -m bench.walk --page` prints `docs/internals/life-of-a-message.md`, made of the same walk. `STAGES` says which
 calls are worth telling. A step that the walk does not pass, or passes in another order, is an error: so the page cannot
@@ -10,24 +11,33 @@ go stale.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Self
 
 from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.server import ListeningServer, serve
 from bench.client import connected
-from bench.processes.models import FREE
+from bench.flows import FLOWS, CountedModel, Doors, Flow, enter_telegram, settings_for
+
+ROUNDS = 5
+QUIET_S = 0.2
+PATIENCE_S = 60.0
+_CLOCK = "/runtime/watchdog.py"
+"""Looks at the loop many times a second, whatever goes on."""
+_AT_START = 0
+"""The argument of `RESUME`, at which a call is reported: after a `yield` or an `await` it is another."""
 
 _INTRO = """# The life of a message
 
@@ -166,39 +176,94 @@ STAGES: tuple[LifeStage, ...] = (
 )
 
 
-async def walk(state: Path) -> Counter[CodeType]:
-    """Serve a gateway, and count the calls of one run by function, in the order of their first call."""
-    gateway = Gateway.open({"agents": {"defaults": {"model": FREE.ref}}, "gateway": {"port": 0}}, state=state)
-    gateway.add_model(FREE)
-    ready: asyncio.Future[tuple[ListeningServer, OperatorToken]] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(gateway, lambda place, token: ready.set_result((place, token))))
-    place, token = await ready
-    calls: Counter[CodeType] = Counter()
+class CallCounter:
+    """Lists the calls of functions of the package, in all threads.
 
-    def count(frame: FrameType, event: str, arg: Any) -> None:
-        if event == "call" and "/src/backchannel/" in frame.f_code.co_filename:
-            calls[frame.f_code] += 1
+    A coroutine or generator that goes on is no call: how often it pauses depends on the speed of the machine.
+    """
 
-    async with connected(place.websocket_url, token.token) as client:
-        for text in ("warm up", "counted"):
-            if text == "counted":
-                threading.setprofile(count)
-                sys.setprofile(count)
-            accepted, ended = client.agent("main", text)
-            run_id = json.loads(await accepted)["runId"]
-            await client.ask("agent.wait", {"runId": run_id})
-            await ended
+    def __init__(self) -> None:
+        self._calls: list[CodeType] = []
+
+    def __enter__(self) -> Self:
+        threading.setprofile(self._count)
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
-    return calls
+
+    def _count(self, frame: FrameType, event: str, arg: Any) -> None:
+        code = frame.f_code
+        if event != "call" or "/src/backchannel/" not in code.co_filename:
+            return
+        is_of_clock = _CLOCK in code.co_filename or (frame.f_back and _CLOCK in frame.f_back.f_code.co_filename)
+        if code.co_code[frame.f_lasti + 1] == _AT_START and not is_of_clock:
+            self._calls.append(code)
+
+    async def quiet(self) -> None:
+        """Wait until nothing is called for a moment."""
+        seen = -1
+        while seen != len(self._calls):
+            seen = len(self._calls)
+            await asyncio.sleep(QUIET_S)
+
+    def take(self) -> Counter[CodeType]:
+        """Give the calls since the last time, in the order of their first call."""
+        calls, self._calls = self._calls, []
+        return Counter(calls)
 
 
-def count_calls() -> Counter[CodeType]:
+async def walk(state: Path, flow: Flow) -> Counter[CodeType]:
+    """Serve a gateway, and count the calls of one flow by function, in the order of their first call.
+
+    The flow is followed several times. Of each function the fewest calls count: a timer does not fire each time.
+    """
+    model = CountedModel()
+    async with AsyncExitStack() as exits:
+        telegram = await enter_telegram(flow, exits)
+        counter = exits.enter_context(CallCounter())
+        gateway = Gateway.open(settings_for(telegram), state=state)
+        gateway.add_model(model)
+        place, token = await exits.enter_async_context(_served(gateway))
+        doors = Doors(await exits.enter_async_context(connected(place.websocket_url, token.token)), telegram)
+        rounds = [await _follow(flow, doors, f"walk-{number}", model, counter) for number in range(ROUNDS + 1)]
+    _, fewest, *others = rounds  # the first one warms up
+    for other in others:
+        fewest &= other
+    return fewest
+
+
+async def _follow(flow: Flow, doors: Doors, name: str, model: CountedModel, counter: CallCounter) -> Counter[CodeType]:
+    await flow.prepare(doors, name)
+    await counter.quiet()
+    counter.take()
+    model.asked = 0
+    await flow.begin(doors, name)
+    async with asyncio.timeout(PATIENCE_S):
+        await model.was_asked(flow.model_calls)
+        await counter.quiet()
+    if model.asked != flow.model_calls:
+        raise ValueError(f"the flow asked its model {model.asked} times, not {flow.model_calls}: mend bench/flows.py")
+    return counter.take()
+
+
+@asynccontextmanager
+async def _served(gateway: Gateway) -> AsyncIterator[tuple[ListeningServer, OperatorToken]]:
+    ready: asyncio.Future[tuple[ListeningServer, OperatorToken]] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(gateway, lambda place, token: ready.set_result((place, token))))
+    try:
+        yield await ready
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def count_calls(flow: Flow) -> Counter[CodeType]:
     """Walk through a gateway in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(walk(Path(folder)))
+        return asyncio.run(walk(Path(folder), flow))
 
 
 def render_life() -> str:
@@ -207,7 +272,7 @@ def render_life() -> str:
     Raises:
         ValueError: the walk does not pass a step, or not in this order.
     """
-    passed = [f"{_file_of(code)}:{code.co_qualname}" for code in count_calls()]
+    passed = [f"{_file_of(code)}:{code.co_qualname}" for code in count_calls(FLOWS["run"])]
     _check_order(passed)
     numbers = iter(range(1, len(passed)))
     return _INTRO + "\n".join(line for stage in STAGES for line in _stage_lines(stage, numbers))
@@ -237,14 +302,20 @@ def _file_of(code: CodeType) -> str:
 
 
 def main() -> None:
-    if "--page" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(prog="python -m bench.walk", description="Count the calls of one flow.")
+    parser.add_argument("--flow", choices=sorted(FLOWS), default="run")
+    parser.add_argument("--by", choices=("file", "function"), default="file", help="count by file or by function")
+    parser.add_argument("--page", action="store_true", help="print the page that tells the life of a message")
+    options = parser.parse_args()
+    if options.page:
         print(render_life(), end="")
         return
-    calls = count_calls()
-    files = Counter[str]()
+    calls = count_calls(FLOWS[options.flow])
+    functions, files = Counter[str](), Counter[str]()
     for code, count in calls.items():
         files[_file_of(code)] += count
-    for name, count in files.most_common():
+        functions[f"{_file_of(code)}:{code.co_qualname}"] += count
+    for name, count in (files if options.by == "file" else functions).most_common():
         print(f"{count:5} {name}")
     print(f"{len(calls)} functions in {len(files)} files, {calls.total()} calls")
 
