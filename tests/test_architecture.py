@@ -182,6 +182,14 @@ def test_a_part_that_is_bound_late_is_seen() -> None:
     assert [_is_bound_late(ast.parse(text).body[0]) for text in (late, soon)] == [True, False]
 
 
+def test_only_a_driver_changes_what_its_units_are_given() -> None:
+    """A driver notes its new number there. Channels, policy and transcripts come with `Store.open`."""
+    for path in SOURCE.rglob("*.py"):
+        for node in _parse(path):
+            if _is_set(node) and node.attr == "context":
+                assert _own_attribute(node), f"{path}: {ast.unparse(node)} is given after its construction"
+
+
 def _name(path: Path) -> str:
     return ".".join(("backchannel", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 

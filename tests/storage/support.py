@@ -28,6 +28,7 @@ from backchannel.storage.driver import Faults
 from backchannel.storage.files.folder import StateFolder
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
+from backchannel.storage.tx import NO_OUTLETS, Outlets
 from tests.support.clocks import StageClock
 from tests.support.databases import database_url, open_database
 
@@ -72,7 +73,7 @@ class Host:
     def url(self) -> str:
         return self._url or database_url(self.path)
 
-    async def start(self, *, faults: Faults | None = None) -> Store:
+    async def start(self, *, faults: Faults | None = None, outlets: Outlets = NO_OUTLETS) -> Store:
         """Start a process; the one before must have ended."""
         folder = StateFolder.hold(self.path)
         try:
@@ -84,6 +85,7 @@ class Host:
                 on_fatal=self.fatal.append,
                 faults=faults,
                 locks_rows=self._locks_rows,
+                outlets=outlets,
             )
         except BaseException:
             folder.release()

@@ -127,7 +127,8 @@ async def test_each_chat_counts_the_places_of_its_own_line(host: Host) -> None:
 
 
 async def test_a_retry_goes_to_the_end_of_its_line(host: Host) -> None:
-    host.store.deliver_to(OneOutlet(), tells_failures=True)
+    await host.stop()
+    await host.start(outlets=OneOutlet())
     first = await put(host, "a", "1")
     await put(host, "a", "2")
     with closing(open_database(host.path)) as connection, connection:

@@ -49,6 +49,8 @@ from backchannel.gateway.parts import GatewayParts
 from backchannel.runtime.clocks import SystemClock
 from backchannel.runtime.cluster.lease import member_of
 from backchannel.runtime.events import Event
+from backchannel.runtime.guard import SendGuard
+from backchannel.runtime.outbox import ChannelOutlets
 from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.supervisor import Supervisor
 from backchannel.storage.driver import Faults
@@ -148,6 +150,7 @@ class Gateway:
         async with AsyncExitStack() as exits:
             folder = StateFolder.hold(self.config.state_dir)
             exits.callback(folder.release)
+            guard = SendGuard(self.config.session.send_policy, self.scheme)
             store = await Store.open(
                 folder,
                 self.scheme,
@@ -159,13 +162,15 @@ class Gateway:
                 member=member_of(self.config, self.agents),
                 lease_s=self.config.cluster.lease_seconds,
                 locks_rows=self.config.cluster.locks == "rows",
+                outlets=ChannelOutlets(self.channels, guard),
+                tells_failures=self.config.messages.failure_notice,
             )
             exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)
             exits.push_async_callback(close_channels, self.channels)
             exits.push_async_callback(self.workspace.close)
             await asyncio.to_thread(self.sandboxes.problems)  # found out here, and not while a run waits
-            parts = self._parts = await self._put_together(store)
+            parts = self._parts = await self._put_together(store, guard)
             exits.push_async_callback(parts.supervisor.close)
             parts.runtime.hub.listen(self._on_event, SessionChanged, elsewhere=True)
             self._add_session_tools(parts)
@@ -176,12 +181,12 @@ class Gateway:
             self._exits = exits.pop_all()
         return self
 
-    async def _put_together(self, store: Store) -> GatewayParts:
+    async def _put_together(self, store: Store, guard: SendGuard) -> GatewayParts:
         last_model = None
         if needs_default_model(self.config):
             last_model = await store.remember_default_model(self.config.default_model.ref, DEMO_MODEL.ref)
         runtime = Runtime(
-            self.config, store, self.agents, self.models, self.toolset, self.clock, self.channels, self.gates
+            self.config, store, self.agents, self.models, self.toolset, self.clock, self.channels, self.gates, guard
         )
         parts = Parts(
             self.config,
@@ -191,7 +196,7 @@ class Gateway:
             self.scheme,
             self.clock,
             runtime.exchanges,
-            runtime.guard,
+            guard,
             runtime.retries,
         )
         commands = ChatCommands(parts)

@@ -36,7 +36,7 @@ from backchannel.runtime.events import Event, Hub, log_failures, log_pairings
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.lanes import RUN, Lanes
-from backchannel.runtime.outbox import ChannelOutlets, Outbox
+from backchannel.runtime.outbox import Outbox
 from backchannel.runtime.pictures import Pictures
 from backchannel.runtime.recovery import Functions, Recovery
 from backchannel.runtime.retries import Retries
@@ -68,13 +68,14 @@ class Runtime(Service):
         clock: Clock,
         channels: Channels,
         gates: Gates,
+        guard: SendGuard,
     ) -> None:
         self._store, self._agents, self._clock = store, agents, clock
         self.hub = Hub()
         self.hub.listen(log_failures, RunChanged, DeliveryChanged)
         self.hub.listen(log_pairings, PairingChanged)
         self.retries = Retries(self.hub)
-        self.guard = SendGuard(config.session.send_policy, store.scheme)
+        self.guard = guard
         self.hub.listen(self.guard.on_shadowed, PolicyShadowed)
         self.duties = Duties(store, channels, agents)
         """What this gateway does for all on the same database."""
@@ -90,7 +91,6 @@ class Runtime(Service):
         self._drafts = Drafts(store, channels, clock, holds, self.hub, self._wait, self.duties)
         self.outbox = Outbox(store, channels, clock, holds, self._drafts.settled, self._wait, self.duties)
         self._timers = Timers(store, clock, self.outbox.wake, self._wait, self.duties)
-        store.deliver_to(ChannelOutlets(channels, self.guard), tells_failures=config.messages.failure_notice)
         self.exchanges = Exchanges(store, slots, self._waits, self.hub, clock)
         self.watchdog = Watchdog(store)
         self._functions = Functions(store, agents)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -49,7 +48,7 @@ from backchannel.storage.files.folder import StateFolder, archived_path
 from backchannel.storage.files.transcripts import Transcripts
 from backchannel.storage.ids import new_id
 from backchannel.storage.reactions import REACTIONS
-from backchannel.storage.tx import Outlets, UnitContext
+from backchannel.storage.tx import NO_OUTLETS, Outlets, UnitContext, no_transcripts
 from backchannel.storage.units import approvals as approval_units
 from backchannel.storage.units import (
     chats,
@@ -306,10 +305,13 @@ class Store:
         member: GatewayInfo | None = None,
         lease_s: float = 15.0,
         locks_rows: bool = False,
+        outlets: Outlets = NO_OUTLETS,
+        tells_failures: bool = True,
     ) -> Self:
         """Open the database of a URL, creating it if there is none.
 
-        `writes_files` says whether transcripts are also files. The rest is for several gateways on one database.
+        `writes_files` says whether transcripts are also files. `outlets` are the channels. With `tells_failures`, a
+        person is told that a message could not be answered. The rest is for several gateways on one database.
         `member` describes this one to the others. `lease_s` is how long they wait for a sign of life. `locks_rows` says
         that all of them lock rows.
 
@@ -320,7 +322,13 @@ class Store:
         """
         store = cls(folder, database_at(url, locks_rows=locks_rows), scheme)
         await asyncio.to_thread(store._prepare)
-        context = UnitContext(scheme=scheme, reactions=REACTIONS)
+        context = UnitContext(
+            scheme=scheme,
+            outlets=outlets,
+            tells_failures=tells_failures,
+            transcript=store._transcript if writes_files else no_transcripts,
+            reactions=REACTIONS,
+        )
         store.driver = await store.database.connect(clock, DriverContext(store._committed, on_fatal, context, faults))
         try:
             await store.enter(member or GatewayInfo(), lease_s)
@@ -333,7 +341,6 @@ class Store:
             store._transcripts = Transcripts(
                 partial(store.database.open_reader, is_at_work=True), note, folder.transcript
             )
-            store.driver.context = replace(store.driver.context, transcript=store._transcript)
         return store
 
     @property
@@ -384,10 +391,6 @@ class Store:
     def _prepare(self) -> None:
         self.database.hold(self.folder)
         self.database.prepare(has_past=self.folder.has_transcripts)
-
-    def deliver_to(self, outlets: Outlets, *, tells_failures: bool) -> None:
-        """Set the channels, and whether a person is told that a message could not be answered."""
-        self.driver.context = replace(self.driver.context, outlets=outlets, tells_failures=tells_failures)
 
     async def close(self) -> None:
         """Shut down cleanly. Running runs continue at the next start, without a counted crash."""
