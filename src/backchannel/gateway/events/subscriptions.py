@@ -300,9 +300,11 @@ class Subscriptions:
         if message.role is not Role.TOOL_RESULT:
             audience = audience | self._everything.keys()
         people = {subscriber for subscriber in audience if subscriber.is_for_people}
-        self._send_line(audience - people, event, line_with_step(event.line))
-        if people and (line := line_for_people(event.line)) is not None:
-            self._send_line(people, event, line)
+        is_of_tool = message.provenance is not None and message.provenance.source_tool is not None
+        line = line_with_step(event.line) if is_of_tool else event.line
+        self._send_line(audience - people, event, line)
+        if people and (shown := line_for_people(event.line)) is not None:
+            self._send_line(people, event, shown)
 
     def _send_line(self, audience: Set[Subscriber], event: MessageAppended, line: bytes) -> None:
         if not audience:
