@@ -6,7 +6,7 @@ channel and the parts of the gateway. The channel itself checks who may post to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -94,12 +94,13 @@ class Inbound:
     async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> InboundTaken:
         channel = self._find(event.channel)
         routed = route(event, self._routing, home, thread_word_of(channel.name) or channel.thread_word)
+        own_names = tuple(channel.own_names)
         rules = AdmissionRules(
             settings=channel.settings,
             policy=self._parts.config.session.send_policy,
             destination=routed.destination,
-            own_names=tuple(channel.own_names),
-            command=self._command(event, channel, routed.agent),
+            own_names=own_names,
+            command=self._command(event, own_names, channel.names_of(event.account_id), routed.agent),
             has_files=bool(files),
         )
         arrival = Arrival(
@@ -115,9 +116,11 @@ class Inbound:
             arrival = msgspec.structs.replace(arrival, attached=await self._attached(arrival, channel, files))
         return await self._runtime.take(arrival)
 
-    def _command(self, event: InboundEvent, channel: Channel, agent: str) -> Command | CommandReply | None:
+    def _command(
+        self, event: InboundEvent, own_names: Collection[str], names: Collection[str], agent: str
+    ) -> Command | CommandReply | None:
         """Read a message as a command, and check the model that it names."""
-        command = command_in(event, channel.own_names, channel.names_of(event.account_id))
+        command = command_in(event, own_names, names)
         return self._commands.with_model(command, agent) if isinstance(command, Command) else command
 
     async def _attached(self, arrival: Arrival, channel: Channel, files: Sequence[IncomingFile]) -> tuple[Block, ...]:
