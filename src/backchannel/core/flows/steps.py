@@ -34,6 +34,7 @@ _EXCHANGE_LINES = (
 )
 _PROMPT_LINES = ((SPAWN_ANNOUNCE_LINE, FlowStep.ANNOUNCE), (WAKE_LINE, FlowStep.WAKE), ("", FlowStep.NOTICE))
 _SESSION_LINES = ((POST_LINE, FlowStep.POST), ("", FlowStep.TASK))
+_OF_TOOLS = b'"sourceTool":'
 _OF_EXCHANGES, _OF_SPAWNS = b'"exchangeId":', f'"sourceTool":"{SPAWN_TOOL}"'.encode()
 
 
@@ -44,7 +45,7 @@ def is_of_flow(line: bytes) -> bool:
 
 def line_with_step(line: bytes) -> bytes:
     """Name the step in a stored line that is of a flow and has none."""
-    if b'"step":' in line or not is_of_flow(line):
+    if _OF_TOOLS not in line or b'"step":' in line:  # most lines are of no tool: one look is enough
         return line
     message = decode_message(line)
     named = with_step(message)
