@@ -137,10 +137,13 @@ STAGES: tuple[LifeStage, ...] = (
         (
             LifeStep("runtime/runner.py:Runner.work", "The runner carries out one run, from its row to its end."),
             LifeStep("runtime/runner.py:Runner._setup", "The runner finds the agent's model and tools."),
-            LifeStep("storage/units/messages.py:context", "One read gives the newest part of the transcript."),
             LifeStep(
-                "core/requests.py:build_messages",
-                "A pure function makes the messages for the model, in an order that providers take.",
+                "runtime/conversations.py:Conversations.request",
+                "The request extends the last one of the session, which is kept. Nothing is read from the database.",
+            ),
+            LifeStep(
+                "core/requests.py:Conversation.add",
+                "The new message is added to the conversation, in an order that providers take.",
             ),
             LifeStep("runtime/runner.py:Runner._stream", "The model is asked, and its reply is read as it comes."),
             LifeStep(

@@ -13,9 +13,9 @@ from backchannel.core.flows.flow import QueueRun
 from backchannel.core.flows.spawn import first_run, step_spawn
 from backchannel.core.flows.spawn_values import ChildRunEnded, PostText, Spawn
 from backchannel.core.messages import Message, Provenance, ProvenanceKind, Role, text_content, text_of
-from backchannel.core.requests import build_messages
 from backchannel.core.runs import RunState
 from tests.core.spawns import A, after, ended, sibling, spawned
+from tests.support.conversations import shown_to_model
 
 MARK = "K7QXW3ZP5RT2MVBA"
 SYSTEM = system_prompt(agent_id="ops", session_key_shown="main", kind="main", mark=MARK)
@@ -31,7 +31,7 @@ def heard(*messages: tuple[str, Provenance], work: str = "ok") -> ModelRequest:
             transcript.append(_message(len(transcript), Role.ASSISTANT, work))
         said = _message(len(transcript), Role.USER, text)
         transcript.append(msgspec.structs.replace(said, provenance=provenance))
-    return ModelRequest(system=SYSTEM, messages=build_messages(transcript, mark=MARK, budget_tokens=20_000), tools=())
+    return ModelRequest(system=SYSTEM, messages=shown_to_model(transcript, MARK), tools=())
 
 
 def _message(number: int, role: Role, text: str) -> Message:
@@ -121,7 +121,7 @@ def test_a_result_that_came_before_the_question_is_not_the_question() -> None:
     )
     note = msgspec.structs.replace(_message(0, Role.USER, _posted(spawned(), "Done.")), provenance=from_child)
     question = msgspec.structs.replace(_message(1, Role.USER, "the sky is blue"), provenance=USER)
-    sent = build_messages((note, question), mark=MARK, budget_tokens=20_000)
+    sent = shown_to_model((note, question), MARK)
 
     assert said(ModelRequest(system=SYSTEM, messages=sent, tools=())).startswith("You said: the sky is blue\n")
 

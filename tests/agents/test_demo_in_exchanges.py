@@ -22,8 +22,8 @@ from backchannel.core.messages import (
     text_content,
     text_of,
 )
-from backchannel.core.requests import build_messages
 from tests.core.exchanges import A, after, opened
+from tests.support.conversations import shown_to_model
 
 MARK = "K7QXW3ZP5RT2MVBA"
 SYSTEM = system_prompt(agent_id="ops", session_key_shown="main", kind="main", mark=MARK)
@@ -40,7 +40,7 @@ def heard(*messages: QueueRun | str, tools: tuple[str, ...] = ()) -> ModelReques
         provenance = USER if isinstance(message, str) else message.provenance
         content = tuple(TextBlock(text=text) for text in texts)
         transcript.append(msgspec.structs.replace(_message(len(transcript), Role.USER, content), provenance=provenance))
-    sent = build_messages(transcript, mark=MARK, budget_tokens=20_000)
+    sent = shown_to_model(transcript, MARK)
     return ModelRequest(system=SYSTEM, messages=sent, tools=tuple(ToolSpec(name, "", {}) for name in tools))
 
 
@@ -114,7 +114,7 @@ def test_it_remembers_what_its_user_said_and_not_what_sessions_did() -> None:
 def test_a_note_before_the_question_is_not_the_question() -> None:
     request = heard("the sky is blue", "list sessions", tools=("sessions_list",))
     note = Message(id="n", role=Role.SYSTEM, content=text_content("It rains."), timestamp=0)
-    joined = build_messages((note, request.messages[-1]), mark=MARK, budget_tokens=20_000)
+    joined = shown_to_model((note, request.messages[-1]), MARK)
     (block,) = decide(msgspec.structs.replace(request, messages=joined))
 
     assert isinstance(block, ToolCallBlock)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backchannel.core.budget import MIN_BUDGET, context_budget, estimate_tokens
+from backchannel.core.cut import NO_CUT, Cut, leave_out
 from backchannel.core.headers import new_mark
 from backchannel.core.messages import (
     Block,
+    CompactionEntry,
     ImageBlock,
     Message,
     Provenance,
@@ -25,7 +29,8 @@ from backchannel.core.messages import (
     encode_message,
     text_content,
 )
-from backchannel.core.requests import build_messages
+from backchannel.core.requests import MOST_PICTURES_SHOWN, NOT_AGAIN, Conversation, Line, OutOfOrder
+from backchannel.core.run_order import in_order, settled_places
 from tests.support.timing import grows_linearly, is_at_most
 
 MARK = new_mark(bytes(range(50, 60)))
@@ -65,9 +70,45 @@ def result(call: str, text: str = "found") -> Message:
 def build(
     *transcript: Message, budget: int = PLENTY, run_id: str | None = None, is_cut: bool = False
 ) -> tuple[Message, ...]:
-    built = build_messages(transcript, mark=MARK, budget_tokens=budget, run_id=run_id, is_cut=is_cut)
+    """Fold a whole transcript, and leave out its oldest part if it does not fit the budget."""
+    cut = Cut(is_short=is_cut)
+    conversation = folded(list(enumerate(transcript)), cut, budget, run_id)
+    while (shorter := leave_out(conversation, cut, budget)) is not None:
+        cut = shorter
+        question = [] if cut.question_seq is None else [(cut.question_seq, transcript[cut.question_seq])]
+        lines = list(enumerate(transcript))[cut.from_seq :]
+        conversation = folded([*question, *lines], cut, budget, run_id)
+    built = tuple(message for step in steps_of(conversation) for message in step)
     check_sequence(built)
     return built
+
+
+def folded(
+    lines: Sequence[Line],
+    cut: Cut = NO_CUT,
+    budget: int = PLENTY,
+    run_id: str | None = None,
+    summary: Message | None = None,
+) -> Conversation:
+    view = cut.view(MARK, budget, is_shared=False, shows_pictures=True)
+    conversation = Conversation(view, summary)
+    try:
+        for seq, message in lines:
+            conversation.add(seq, message)
+        if run_id is None or conversation.newest_run in (None, run_id):
+            return conversation
+    except OutOfOrder:
+        pass
+    ordered = in_order(lines, run_id)
+    conversation = Conversation(view, summary, settled_places(ordered))
+    for seq, message in ordered:
+        conversation.add(seq, message)
+    return conversation
+
+
+def steps_of(conversation: Conversation) -> list[list[Message]]:
+    closed, last = conversation.take_closed(), conversation.last_step()
+    return [*closed, last] if last else closed
 
 
 def shown(messages: tuple[Message, ...]) -> list[tuple[str, str]]:
@@ -209,13 +250,6 @@ def test_nothing_is_said_of_the_message_that_is_being_answered_nor_of_what_was_o
     assert "not answered" not in build(*asked)[0].text
 
 
-def test_the_line_goes_with_its_message_when_that_no_longer_fits() -> None:
-    old = [of_run("1", user("x" * 4000)), of_run("2", user("two")), of_run("2", reply("done"))]
-    asked = [*old, of_run("3", user("three"))]
-    assert "not answered" in build(*asked)[0].text
-    assert "not answered" not in build(*asked, budget=400)[0].text
-
-
 def test_a_run_that_others_spoke_after_goes_on_from_its_own_calls() -> None:
     begun = [of_run("1", user("one")), of_run("1", reply("let me look", "c1")), of_run("1", result("c1"))]
     others = [of_run("2", user("two")), of_run("2", reply("done"))]
@@ -321,13 +355,6 @@ def test_a_conversation_that_begins_with_a_reply_keeps_it() -> None:
     assert LEFT_OUT not in built[0].text
 
 
-def test_a_transcript_cut_in_the_middle_of_a_turn_starts_at_the_next_user_message() -> None:
-    built = build(result("a"), reply("old"), user("new"), is_cut=True)
-    assert [message.role for message in built] == [Role.USER]
-    assert LEFT_OUT in built[0].text
-    assert built[0].text.endswith(f"[{MARK} user message]\nnew")
-
-
 def test_a_transcript_that_holds_only_steps_can_be_sent() -> None:
     built = build(result("a"), reply("", "b"), result("b", "B"), is_cut=True)
     assert LEFT_OUT in built[0].text
@@ -362,9 +389,21 @@ def test_signed_thinking_is_passed_on_to_the_letter() -> None:
 # --- the budget ---
 
 
+def test_nothing_is_said_of_leaving_out_when_all_fits() -> None:
+    assert LEFT_OUT not in build(user("one"), reply("two"), user("three"))[0].text
+
+
+def turn(run_id: str, *messages: Message) -> list[Message]:
+    return [of_run(run_id, message) for message in messages]
+
+
 def test_the_oldest_turns_are_left_out_and_the_model_is_told() -> None:
-    turns = [m for n in range(20) for m in (user(f"q{n} " + "x" * 700), reply("", f"{n}"), result(f"{n}"), reply("ok"))]
-    built = build(*turns, user("last"), budget=2_000)
+    turns = [
+        message
+        for n in range(20)
+        for message in turn(f"{n}", user(f"q{n} " + "x" * 700), reply("", f"{n}"), result(f"{n}"), reply("ok"))
+    ]
+    built = build(*turns, *turn("last", user("last")), budget=2_000)
     assert total(built) <= 2_000
     assert built[0].text.startswith(f"[{MARK} system message]\nThe oldest parts")
     assert f"[{MARK} user message]\nq" in built[0].text
@@ -373,12 +412,9 @@ def test_the_oldest_turns_are_left_out_and_the_model_is_told() -> None:
     assert sum(LEFT_OUT in message.text for message in built) == 1
 
 
-def test_nothing_is_said_of_leaving_out_when_all_fits() -> None:
-    assert LEFT_OUT not in build(user("one"), reply("two"), user("three"))[0].text
-
-
 def test_many_recorded_messages_before_the_newest_leave_room_for_it() -> None:
-    built = build(*(user(f"chatter {n} " + "x" * 100) for n in range(1_000)), user("@bot help"), budget=2_000)
+    chatter = [user(f"chatter {n} " + "x" * 100) for n in range(1_000)]
+    built = build(*chatter, *turn("1", user("@bot help")), budget=2_000)
     assert total(built) <= 2_000
     assert "chatter 999" in built[0].text
     assert "chatter 1 " not in built[0].text
@@ -386,35 +422,25 @@ def test_many_recorded_messages_before_the_newest_leave_room_for_it() -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "я", "東", "🦉"])
-def test_a_newest_message_over_the_budget_is_cut_in_the_middle(letter: str) -> None:
+def test_a_message_of_more_than_three_eighths_of_the_budget_is_cut_in_the_middle(letter: str) -> None:
     built = build(user("old"), reply("ok"), user("START" + letter * 50_000 + "END"), budget=2_000)
-    assert 1_200 <= total(built) <= 2_000
-    text = built[0].text
-    assert f"[{MARK} user message]\nSTART" in text
-    assert text.endswith("END")
+    assert 600 <= total(built) <= 780
+    text = built[-1].text
+    assert text.startswith("START") and text.endswith("END")
     assert re.search(r"\[characters left out here: \d+\]", text)
 
 
-def test_a_huge_result_of_the_current_turn_is_cut_and_the_steps_before_it_stay() -> None:
-    built = build(user("go"), reply("", "a"), result("a", "A"), reply("", "b"), result("b", "x" * 90_000), budget=4_000)
-    assert total(built) <= 4_000
+def test_results_of_one_step_share_half_of_the_budget() -> None:
+    asked = turn("1", user("go"), reply("", "a"), result("a", "A"), reply("", "b", "c"))
+    built = build(*asked, *turn("1", result("b", "x" * 90_000), result("c", "C")), budget=4_000)
     assert [message.text for message in built[:4]] == ["go", "", "A", ""]
-    assert "characters left out here" in built[4].text
-
-
-def test_old_results_of_the_current_turn_make_room_for_new_ones() -> None:
-    steps = [m for n in range(5) for m in (reply("", f"{n}"), result(f"{n}", f"{n}" * 7_000))]
-    built = build(user("go"), *steps, budget=8_000)
-    results = [message.text for message in built if message.role is Role.TOOL_RESULT]
-    assert total(built) <= 8_000
-    assert len(results) == 5
-    assert "left out" in results[0]
-    assert results[-1] == "4" * 7_000
+    assert "characters left out here" in built[4].text and 1_650 <= total(built[4:]) <= 2_010
+    assert built[5].text == "C"
 
 
 def test_a_turn_of_very_many_steps_keeps_its_question_and_its_newest_steps() -> None:
-    steps = [m for n in range(500) for m in (reply(f"step {n}", f"{n}"), result(f"{n}", "x" * 500))]
-    built = build(user("the question"), *steps, budget=4_000)
+    steps = [m for n in range(500) for m in turn("1", reply(f"step {n}", f"{n}"), result(f"{n}", "x" * 500))]
+    built = build(*turn("1", user("the question")), *steps, budget=4_000)
     assert total(built) <= 4_000
     assert built[0].text.endswith("the question")
     assert LEFT_OUT in built[0].text
@@ -423,28 +449,42 @@ def test_a_turn_of_very_many_steps_keeps_its_question_and_its_newest_steps() -> 
 
 
 def test_notes_after_the_newest_user_message_do_not_push_it_out() -> None:
-    built = build(user("the question"), *(note("n" * 3_000) for _ in range(10)), budget=2_000)
+    built = build(*turn("1", user("the question")), *(note("n" * 2_000) for _ in range(10)), budget=2_000)
     assert total(built) <= 2_000
     assert "the question" in built[0].text
 
 
 def test_images_that_do_not_fit_are_left_out_and_named() -> None:
-    built = build(user("look", *[IMAGE] * 10), budget=4_000)
+    built = build(user("look", *[IMAGE] * 10), budget=10_000)
     assert total(built) <= 4_000
     assert built[0].content == (TextBlock(text="look\n[images left out: 8]"), IMAGE, IMAGE)
 
 
-def test_a_huge_question_leaves_room_for_the_results_of_its_turn() -> None:
-    built = build(user("q" * 90_000), reply("", "a"), result("a", "found " * 300), budget=4_000)
-    assert total(built) <= 4_000
-    assert total(built[2:]) >= 500
+def test_a_picture_before_a_place_is_a_line_and_of_one_message_only_the_last_are_shown() -> None:
+    picture = ImageBlock(mime_type="image/png", file="a.png")
+    lines = [(0, user("old", picture)), (1, reply("ok")), (2, user("new", *[picture] * (MOST_PICTURES_SHOWN + 1)))]
+    conversation = folded(lines, Cut(pictures_before=1))
+    first, last = steps_of(conversation)
+    assert first[0].text == f"old\n{NOT_AGAIN}"
+    assert last[1].text == f"new\n{NOT_AGAIN}" and last[1].content.count(picture) == MOST_PICTURES_SHOWN
+    assert conversation.pictures == [2] * MOST_PICTURES_SHOWN
 
 
-def test_a_long_text_with_images_is_cut_to_the_budget_with_them() -> None:
-    asked = user("x" * 20_000, *[IMAGE] * 3)
-    for budget in range(1_700, 2_200, 7):
-        built = build(asked, budget=budget)
-        assert total(built) <= budget
+def test_a_long_result_before_a_place_is_a_line_and_a_short_one_stays() -> None:
+    asked = [user("go"), reply("", "a", "b"), result("a", "x" * 9_000), result("b", "short"), reply("done"), user("so")]
+    built = [m for step in steps_of(folded(list(enumerate(asked)), Cut(results_before=5))) for m in step]
+    assert built[2].text == "(an earlier result of 9000 characters, which is not shown again)"
+    assert built[3].text == "short"
+
+
+def test_a_summary_opens_the_conversation_and_stands_nowhere_else() -> None:
+    entry = CompactionEntry(through_message_id="m", messages=7, tokens_before=9, tokens_after=3, model="a/b")
+    summary = Message(id="s", role=Role.SYSTEM, content=text_content("They met."), timestamp=1, compaction=entry)
+    lines = [(9, user("hi")), (10, summary), (11, reply("hello"))]
+    built = steps_of(folded(lines, summary=summary))
+    header = f"[{MARK} note | summary of 7 older messages of this conversation]"
+    assert built[0][0].text == f"{header}\nThey met.\n\n[{MARK} user message]\nhi"
+    assert "They met." not in msgspec.json.encode(built[1]).decode()
 
 
 def test_the_transcript_is_not_changed() -> None:
@@ -475,7 +515,7 @@ def test_a_short_transcript_costs_little_more_than_to_read_it() -> None:
 
     def build() -> None:
         for _ in range(1_000):
-            build_messages(transcript, mark=MARK, budget_tokens=PLENTY)
+            steps_of(folded(list(enumerate(transcript))))
 
     def read() -> None:
         for _ in range(1_000):
@@ -485,16 +525,48 @@ def test_a_short_transcript_costs_little_more_than_to_read_it() -> None:
     assert is_at_most(30, build, read, noticed_s=0)
 
 
-@pytest.mark.parametrize("budget", [2_000, 10_000_000])
-def test_a_transcript_ten_times_as_long_takes_about_ten_times_as_long(budget: int) -> None:
-    def transcript(size: int) -> tuple[Message, ...]:
+def test_a_transcript_ten_times_as_long_takes_about_ten_times_as_long() -> None:
+    def transcript(size: int) -> list[Line]:
         steps = [m for n in range(size) for m in (reply("", f"{n}"), result(f"{n}", "x" * 300), note("n"))]
-        return (user("go"), *steps)
+        return list(enumerate((user("go"), *steps)))
 
     transcripts = {size: transcript(size) for size in (1_000, 10_000)}
-    assert grows_linearly(
-        lambda size: build_messages(transcripts[size], mark=MARK, budget_tokens=budget), 1_000, times=10
-    )
+    assert grows_linearly(lambda size: steps_of(folded(transcripts[size])), 1_000, times=10)
+
+
+# --- what is kept between two requests ---
+
+
+def check_extends(before: list[list[Message]], after: list[list[Message]]) -> None:
+    """Check that a request has all of the one before, whose last user message may go on."""
+    old, new = [m for step in before for m in step], [m for step in after for m in step]
+    assert new[: len(old) - 1] == old[:-1]
+    last, same = old[-1], new[len(old) - 1]
+    if last != same:
+        assert (last.role, same.role) == (Role.USER, Role.USER)
+        assert same.text.startswith(last.text)
+
+
+def test_each_request_of_a_conversation_with_tools_extends_the_one_before() -> None:
+    conversation = folded([])
+    closed: list[list[Message]] = []
+    sent: list[list[list[Message]]] = []
+    transcript = [
+        message
+        for n in range(30)
+        for message in (
+            *turn(f"{n}", user(f"q{n}"), reply("look", f"{n}"), result(f"{n}")),
+            *([] if n % 3 == 0 else turn(f"{n}", reply("done"))),  # every third run fails after its tools
+            *([note("by the way")] if n % 4 == 0 else []),
+        )
+    ]
+    for seq, message in enumerate(transcript):
+        conversation.add(seq, message)
+        closed += conversation.take_closed()
+        if message.role is not Role.ASSISTANT and message.run_id is not None:
+            sent.append([*closed, conversation.last_step()])
+    for before, after in pairwise(sent):
+        check_extends(before, after)
 
 
 # --- any transcript ---
@@ -551,8 +623,22 @@ def test_any_transcript_gives_a_good_sequence(
     assert msgspec.json.encode(transcript) == before
     if built and is_cut:
         assert LEFT_OUT in built[0].text
-    if built:
-        assert build(*transcript, budget=budget, run_id=run_id, is_cut=is_cut) == built
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(MESSAGES, max_size=14))
+def test_any_transcript_folded_message_by_message_is_the_same_as_folded_at_once(transcript: list[Message]) -> None:
+    lines = list(enumerate(transcript))
+    conversation, closed = folded([]), list[list[Message]]()
+    try:
+        for seq, message in lines:
+            conversation.add(seq, message)
+            conversation.last_step()
+            closed += conversation.take_closed()
+    except OutOfOrder:
+        return
+    last = conversation.last_step()
+    assert ([*closed, last] if last else closed) == steps_of(folded(lines))
 
 
 LENGTHS = st.sampled_from([1, 30, 900, 4_000, 40_000])
@@ -568,7 +654,7 @@ def test_any_conversation_fits_its_budget_and_ends_with_its_newest_part(
 ) -> None:
     transcript = []
     for t, (length, steps) in enumerate(turns):
-        transcript.append(user(f"Q{t}" + "x" * length))
+        transcript.append(of_run(f"{t}", user(f"Q{t}" + "x" * length)))
         for s, results in enumerate(steps):
             calls = [f"{t}/{s}/{i}" for i in range(len(results))]
             transcript.append(reply("", *calls))

@@ -40,8 +40,7 @@ async def test_the_announce_is_asked_for_once_with_the_whole_story_and_no_tools(
         await talk.gateway.ask(A, "ask b", timeout_s=20)
         await settled(talk.gateway)
         (asked,) = talk.players["b"].requests("announce")
-        assert asked.tools == ()
-        assert talk.players["b"].requests("request")[0].tools
+        assert not asked.uses_tools and asked.tools == talk.players["b"].requests("request")[0].tools
         (prompt,) = talk.players["b"].prompts("announce")
         for told in ("the request", "the first of b", "the last of a", '"webchat"', "ANNOUNCE_SKIP", B, A):
             assert told in prompt

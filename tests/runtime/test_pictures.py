@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.contracts import ModelFailed, ModelRequest
+from backchannel.core.cut import MOST_PICTURE_BYTES
 from backchannel.core.delivery.received import MAX_IMAGE_BYTES
 from backchannel.core.messages import ImageBlock, Message, TextBlock, text_content
+from backchannel.core.requests import MOST_PICTURES_SHOWN
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.pictures import MOST_BYTES, MOST_PICTURES_SHOWN
 from backchannel.storage.files.media import MediaFolder
 from tests.support.clocks import StageClock
 from tests.support.gateways import CONFIG, MAIN, echo, ended, request, running
@@ -137,7 +138,7 @@ async def test_a_picture_that_is_gone_is_a_line_and_no_failed_run(tmp_path: Path
 async def test_the_newest_pictures_are_shown_and_there_is_a_line_for_each_of_the_others(tmp_path: Path) -> None:
     model, folder = ScriptedModel(replies=echo), MediaFolder(tmp_path / "media")
     many = [folder.store(PNG + bytes([n]), "image/png") for n in range(MOST_PICTURES_SHOWN + 3)]
-    large = [folder.store(PNG + bytes([n]) * (MOST_BYTES // 2 - 100), "image/png") for n in range(3)]
+    large = [folder.store(PNG + bytes([n]) * (MOST_PICTURE_BYTES // 2 - 100), "image/png") for n in range(3)]
     largest = folder.store(PNG + bytes(MAX_IMAGE_BYTES - len(PNG)), "image/png")
     async with running(tmp_path, model) as gateway:
         await ask(gateway, "see these", *many)
@@ -145,7 +146,7 @@ async def test_the_newest_pictures_are_shown_and_there_is_a_line_for_each_of_the
         await ask(gateway, "and this", *large, largest)
     first, second, third = model.requests
     assert images_in(first) == [PNG + bytes([n]) for n in range(3, MOST_PICTURES_SHOWN + 3)]
-    assert [len(image) for image in images_in(second)] == [MOST_BYTES // 2 - 100 + len(PNG)] * 2
+    assert [len(image) for image in images_in(second)] == [MOST_PICTURE_BYTES // 2 - 100 + len(PNG)] * 2
     assert "\n".join(lines_in(second.messages[-1])).count("which is not shown again") == 1
     assert [len(image) for image in images_in(third)] == [MAX_IMAGE_BYTES]
 
@@ -160,7 +161,8 @@ async def test_a_picture_that_a_provider_refuses_leaves_the_session_usable(tmp_p
     model = ScriptedModel(replies=choosy)
     name = MediaFolder(tmp_path / "media").store(PNG, "image/png")
     async with running(tmp_path, model, clock=StageClock()) as gateway:
-        assert await ask(gateway, "look", name) == "re: look\n(an image that the model did not take)"
+        line = "(an image, which this model cannot see)" if retryable else "(an image, which is not shown again)"
+        assert await ask(gateway, "look", name) == f"re: look\n{line}"
         assert await ask(gateway, "hello?") == "re: hello?"
 
 

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backchannel.core.cut import Cut, read_cut
 from backchannel.core.facts import MessageAppended
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, decode_message, encode_message
 from backchannel.errors import NotFound
 from backchannel.storage.store import Store
+from backchannel.storage.views.contexts import TranscriptPart
 from tests.storage.support import MAIN, Host, begin, converse, note, result_of, step, texts, transcript
 from tests.support.databases import broken_constraint
 
@@ -165,36 +167,64 @@ async def test_the_last_messages_leave_tool_results_out_before_they_are_counted(
     assert [message.text for message in with_them[session_id]] == ["done", "done"]
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 21, 22, 23, 63, 64, 65, 128, 200])
+def read_numbers(part: TranscriptPart) -> list[int]:
+    return numbers([message for _, message in part.lines])
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 8, 9, 263, 264, 265])
 async def test_a_model_gets_the_whole_transcript_when_it_fits(store: Store, count: int) -> None:
     started = await begin(store, "-1")
     await store.commit_reply(started.fence, step(started, "-1"))
     session_id = await fill(store, count) if count else started.run.session_id or ""
-    entry, page = await store.context(session_id, max_bytes=1_000_000)
-    assert entry.session_id == session_id
-    assert numbers(page.messages) == [-1, -1, *range(count)]
-    assert not page.has_more
+    part = await store.context(session_id, max_bytes=1_000_000)
+    assert part.head.next_seq == count + 2
+    assert read_numbers(part) == [-1, -1, *range(count)]
+    assert part.is_whole
 
 
-async def test_a_model_gets_the_newest_part_when_not_all_fits_and_is_told_so(store: Store) -> None:
+async def test_a_model_gets_the_newest_part_when_not_all_fits(store: Store) -> None:
     session_id = await fill(store, 200)
-    _, page = await store.context(session_id, max_bytes=1)
-    assert numbers(page.messages) == list(range(200))[-len(page.messages) :]
-    assert page.has_more
+    part = await store.context(session_id, max_bytes=1)
+    assert read_numbers(part) == list(range(200))[-8:]
+    assert (part.begins, part.is_whole) == (192, False)
 
 
-async def test_a_model_is_not_told_of_older_messages_that_do_not_exist(store: Store) -> None:
+async def test_all_of_a_short_transcript_is_read_though_it_does_not_fit(store: Store) -> None:
     session_id = await fill(store, 8)
-    _, page = await store.context(session_id, max_bytes=1)
-    assert numbers(page.messages) == list(range(8))
-    assert not page.has_more
+    part = await store.context(session_id, max_bytes=1)
+    assert read_numbers(part) == list(range(8))
+    assert (part.begins, part.is_whole) == (0, True)
 
 
-async def test_of_long_messages_few_are_read_that_do_not_fit(store: Store) -> None:
-    session_id = await fill(store, 64)
-    _, page = await store.context(session_id, max_bytes=1)
-    assert len(page.messages) == 8
-    assert page.has_more
+async def test_a_model_gets_a_transcript_from_its_cut_on_with_the_summary_and_the_open_question(store: Store) -> None:
+    session_id = await fill(store, 38)
+    started = await begin(store, "38")
+    summary = (await store.history(session_id, limit=100)).messages[1].id
+    cut = Cut(from_seq=31, question_seq=0, summary_id=summary)
+    stored = await store.move_cut(started.fence, session_id, None, cut)
+    part = await store.context(session_id, max_bytes=1_000_000)
+    assert part.head.cut == stored and part.summary is not None and part.summary.id == summary
+    assert [seq for seq, _ in part.lines] == [0, *range(31, 39)]
+    assert (part.begins, part.is_whole) == (31, True)
+
+
+async def test_a_cut_that_another_has_moved_meanwhile_stays(store: Store) -> None:
+    started = await begin(store)
+    session_id = started.run.session_id or ""
+    first = await store.move_cut(started.fence, session_id, None, Cut(from_seq=1))
+    assert await store.move_cut(started.fence, session_id, None, Cut(from_seq=2)) == first
+    moved = await store.move_cut(started.fence, session_id, first, Cut(from_seq=3))
+    assert read_cut(moved).from_seq == 3 and read_cut(moved).moved_at is not None
+
+
+async def test_what_a_run_did_before_a_place_is_read_without_what_others_did(store: Store) -> None:
+    started = await begin(store, "mine")
+    session_id, run = started.run.session_id or "", started.run
+    await store.commit_reply(started.fence, step(started, "done"))
+    await fill(store, 5)
+    own = await store.own_lines(session_id, run.id, run.message_id, 6)
+    assert [(seq, message.text) for seq, message in own] == [(0, "mine"), (1, "done")]
+    assert await store.own_lines(session_id, run.id, "no such message", 6) == []
 
 
 async def test_a_context_of_a_transcript_that_does_not_exist_is_an_error(store: Store) -> None:

@@ -54,7 +54,7 @@ from backchannel.storage.units import (
 )
 from backchannel.storage.units.flows import exchanges, interruption, spawns
 from backchannel.storage.units.flows.interruption import InterruptionRest
-from backchannel.storage.views import exchange_lists, exports, families, lookups, searching, shown, timeline
+from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, searching, shown, timeline
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 pytestmark = pytest.mark.sqlite_only
@@ -156,7 +156,8 @@ HOT: dict[str, Read] = {
     "history with tools": history(with_tools=True),
     "search in transcripts": partial(searching.search_each, session_ids=["s"], query="x", roles=[Role.USER], limit=9),
     "search in a transcript": partial(searching.search, session_id="s", query="x", before=None, limit=9),
-    "context": partial(messages.read_back, session_id="s", max_bytes=1),
+    "context": lambda tx: contexts.from_cut(tx, sessions.need(tx, str(MAIN)).session_id, max_bytes=1),
+    "context since": partial(contexts.lines_between, session_id="s", low=3, high=9),
     "transcript file": partial(messages.read_from, session_id="s", seq=5, limit=9),
     "export": partial(exports.listed_after, after="agent:", limit=9),
     "export of an agent": partial(exports.listed_after, after="", limit=9, agent_id="main"),

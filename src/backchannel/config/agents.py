@@ -15,6 +15,7 @@ from backchannel.config.adapters import SANDBOXES
 from backchannel.config.schema import Config, ConfigFile
 from backchannel.config.schema_agents import (
     AgentSubagentSettings,
+    ContextSettings,
     InstructionsFileSettings,
     ListedAgentSettings,
     SandboxLimitSettings,
@@ -70,6 +71,7 @@ class AgentSettings(SightSettings):
     spawns_under: tuple[str, ...]
     """The other agents it may spawn under; `*` is any, and it may always spawn under itself."""
     subagent_model: str
+    context: ContextSettings
     workspace: str | None
     """The folder of its tools, where one is named; else it has one in the state folder."""
     sandbox: SandboxRules
@@ -109,6 +111,7 @@ def agent(config: Config, agent_id: str) -> AgentSettings:
         or "spawned",
         spawns_under=first(own.subagents.allow_agents, defaults.subagents.allow_agents) or (),
         subagent_model=first(own.subagents.model, defaults.subagents.model) or model,
+        context=defaults.context,
         workspace=first(own.workspace, defaults.workspace),
         sandbox=_sandbox(own.sandbox, defaults.sandbox),
     )

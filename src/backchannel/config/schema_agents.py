@@ -163,6 +163,25 @@ class SubagentSettings(AgentSubagentSettings, frozen=True, kw_only=True):
     ] = 20
 
 
+class ContextSettings(Settings, frozen=True, kw_only=True):
+    """How long conversations are kept within a model's context window."""
+
+    at: Annotated[
+        float,
+        setting(
+            "The part of the window above which old tool results are cleared and the older part is summarised.",
+            ge=0.2,
+            le=0.9,
+        ),
+    ] = 0.75
+    hard: Annotated[
+        float, setting("The part of the window above which a run waits for the summary. Above `at`.", ge=0.3, le=0.95)
+    ] = 0.9
+    model: Annotated[
+        str | None, setting("The model that writes summaries, as `provider/model`. Unset: the agent's own.")
+    ] = None
+
+
 class AgentDefaultSettings(Settings, frozen=True, kw_only=True):
     """Defaults for every agent."""
 
@@ -190,6 +209,7 @@ class AgentDefaultSettings(Settings, frozen=True, kw_only=True):
     ] = None
     sandbox: Annotated[SandboxSettings, setting("The sandbox of sessions.")] = SandboxSettings()
     tools: Annotated[AgentToolSettings, setting("The tools of agents without their own.")] = AgentToolSettings()
+    context: Annotated[ContextSettings, setting("Long conversations.")] = ContextSettings()
 
 
 class ListedAgentSettings(Settings, frozen=True, kw_only=True):

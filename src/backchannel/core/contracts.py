@@ -148,13 +148,34 @@ class ToolSpec(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any]
 
 
+class MessageEncoder(Protocol):
+    """Writes the messages of a conversation as one wire wants them. The same messages always give the same bytes."""
+
+    name: str
+    """Everything that the bytes depend on besides the messages, such as the wire and the provider."""
+
+    def encode(self, step: Sequence[Message], *, is_last: bool = False) -> bytes:
+        """Encode a step as elements of the request's array, joined by commas; empty if nothing is left of it.
+
+        A step is what stands from one assistant message to before the next. Joining the steps of a conversation by
+        commas gives the whole array. The last step of a request may carry marks for the provider's cache.
+        """
+        ...
+
+
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a model is asked. `messages` is a good sequence: see `core/requests.py`."""
 
     system: str
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     tools: tuple[ToolSpec, ...] = ()
     thinking: str | None = None
+    uses_tools: bool = True
+    """False: no tool may be called. The tools are sent all the same, so that the provider's cache stays valid."""
+    cache_key: str | None = None
+    """The same for all requests of a conversation."""
+    encoded: tuple[bytes, ...] | None = None
+    """The steps as the model's encoder wrote them, to be joined by commas. Then `messages` is empty."""
 
 
 class TextDelta(msgspec.Struct, frozen=True):

@@ -134,6 +134,20 @@ class Usage(_Wire, frozen=True):
         return self.input + self.output
 
 
+class CompactionEntry(_Wire, frozen=True):
+    """What a summary in a transcript stands for."""
+
+    through_message_id: str
+    """The last message that it covers."""
+    messages: int
+    """How many messages it covers, with those of earlier summaries."""
+    tokens_before: int
+    tokens_after: int
+    """The estimated size of a request before and after."""
+    model: str
+    """The model that wrote it, as `provider/model`."""
+
+
 class Message(_Wire, frozen=True):
     """One line of a transcript."""
 
@@ -153,6 +167,10 @@ class Message(_Wire, frozen=True):
     tool_call_id: str | None = None
     tool_name: str | None = None
     is_error: bool | None = None
+    compaction: CompactionEntry | None = None
+    """Set on a summary of older messages. Models see it in their place, at the beginning."""
+    moved: str | None = None
+    """Why the request for this reply did not just extend the one before."""
 
     @property
     def text(self) -> str:

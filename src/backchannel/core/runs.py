@@ -293,11 +293,17 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return ToolCallBlock(id=self.id, name=self.name, arguments=msgspec.json.decode(self.arguments))
 
 
-class TranscriptOpening(msgspec.Struct, frozen=True):
-    """A transcript that a run's message has begun: the mark of its headers, and that message, which is all of it."""
+class TranscriptHead(msgspec.Struct, frozen=True):
+    """The row of a transcript at the start of a run: all that a request needs besides the messages."""
 
     mark: str
-    message: Message
+    """The mark of its headers."""
+    next_seq: int
+    """The place after its last message."""
+    cut: str | None
+    """Where a model's view begins, as stored (`core/cut.py`)."""
+    shape: str | None
+    """What surrounded the messages of the last request, as stored (`core/shape.py`)."""
 
 
 class RunStarted(msgspec.Struct, frozen=True):
@@ -306,8 +312,8 @@ class RunStarted(msgspec.Struct, frozen=True):
     run: Run
     fence: Fence
     session: Session
-    opening: TranscriptOpening | None = None
-    """Where there is one, the first request to a model needs no look at the database."""
+    head: TranscriptHead | None = None
+    """Where there is one, a request to a model may need no look at the database."""
 
 
 class RunAccepted(msgspec.Struct, frozen=True):
@@ -325,6 +331,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     ran_ms: int
     usage: Usage
     context_tokens: int | None = None
+    shape: str | None = None
+    """What surrounded the messages of the request, as it is stored; None if that is stored already."""
     leaves_calls: bool = False
     """Whether calls may be open that are not awaited any more: a function agent may return without their results."""
 

@@ -42,7 +42,16 @@ from backchannel.core.messages import (
     text_of,
 )
 from backchannel.core.policy.approvals import Approval, ApprovalState, refusal
-from backchannel.core.runs import FUNCTION_STEP, CallState, Run, RunStarted, ToolCall, function_call_id, tool_call_id
+from backchannel.core.runs import (
+    FUNCTION_STEP,
+    CallState,
+    Run,
+    RunStarted,
+    ToolCall,
+    TranscriptHead,
+    function_call_id,
+    tool_call_id,
+)
 from backchannel.core.sessions import Session
 from backchannel.core.stored import StoredForm
 from backchannel.core.text import storable_text
@@ -74,8 +83,9 @@ class ActiveRun:
         self.fence = started.fence
         self.session = started.session
         """As it was when the run started, or was resumed."""
-        self.opening = started.opening
-        """What its transcript was then, until a model is told it."""
+        self._head = started.head
+        self.hides_pictures = False
+        """Whether its requests show no pictures, because the model failed with them."""
         self.text = ""
         """What the model has streamed of the step in progress."""
         self.mark = ""
@@ -120,14 +130,21 @@ class ActiveRun:
         if left_s is not None and self.deadline is not None:
             self.deadline.reschedule(asyncio.get_running_loop().time() + left_s)
 
+    def take_head(self) -> TranscriptHead | None:
+        """Return the row of its transcript as it was when the run started, once."""
+        head, self._head = self._head, None
+        return head
+
     @property
     def session_id(self) -> str:
         if self.run.session_id is None:
             raise LookupError(f"run {self.run.id!r} has not started")
         return self.run.session_id
 
-    def reply_message(self, reply: ModelReply) -> Message:
+    def reply_message(self, reply: ModelReply, moved: str | None = None) -> Message:
         """Make the transcript message of a reply; its tool calls get our own ids here.
+
+        `moved` is why its request did not just extend the one before.
 
         Raises:
             ModelFailed: it asks for more calls than a reply may.
@@ -142,6 +159,7 @@ class ActiveRun:
             model=reply.model,
             usage=reply.usage,
             stop_reason=reply.stop_reason,
+            moved=moved,
         )
 
     def _unmarked(self, content: tuple[Block, ...]) -> tuple[Block, ...]:
@@ -179,7 +197,14 @@ class RunSetup(msgspec.Struct, frozen=True):
     agent: AgentSettings
     model: Model
     tools: Mapping[str, Tool]
+    """The tools that it may call."""
+    shown_tools: Mapping[str, Tool]
+    """The tools that the model is told of: those of the session, so that the provider's cache stays valid."""
     thinking: str | None
+
+    @property
+    def uses_tools(self) -> bool:
+        return self.tools is self.shown_tools
 
 
 class CallRecorded(msgspec.Struct):

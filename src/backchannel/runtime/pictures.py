@@ -1,7 +1,7 @@
-"""Pictures in a request: read when a model is asked, and kept nowhere.
+"""Pictures in a request: read when a model is first shown them.
 
-The newest is always shown. One request has room for only so many, because every request of a conversation carries them
-all again. A line stands for each of the others. A picture that is gone, or a model that sees none, never fails a run.
+A picture that is gone never fails a run: a line stands in its place. How many messages show theirs is decided in
+`core/cut.py`.
 """
 
 from __future__ import annotations
@@ -12,86 +12,60 @@ from typing import TypeGuard
 
 from msgspec.structs import replace
 
-from backchannel.core.contracts import Model, ModelRequest, sees_images
+from backchannel.core.cut import MOST_PICTURE_BYTES
 from backchannel.core.delivery.received import MAX_IMAGE_BYTES, encode_base64
 from backchannel.core.messages import Block, ImageBlock, Message, TextBlock
+from backchannel.core.requests import NOT_AGAIN
 from backchannel.runtime.cluster.media import Media
 
-MOST_PICTURES_SHOWN = 20
-MOST_BYTES = 4 * 1024 * 1024
-"""Of all pictures of a request together, unless the newest alone has more."""
-UNSEEN = "(an image, which this model cannot see)"
 GONE = "(an image that is no longer there)"
-EARLIER = "(an earlier image, which is not shown again)"
-IMAGE_REFUSED = "(an image that the model did not take)"
+_NOT_SHOWN = TextBlock(text=NOT_AGAIN)
 
 
 class Pictures:
-    """Puts pictures into requests."""
+    """Puts pictures into messages."""
 
     def __init__(self, media: Media) -> None:
         self._media = media
 
-    async def shown(self, request: ModelRequest) -> ModelRequest:
-        """Give the request with what its pictures show; one that refers to none is returned as it is."""
-        kept = _newest_first(request.messages)
-        if not kept:
-            return request
-        blocks = await self._read(kept)
-        return replace(request, messages=tuple(_with_blocks(request.messages, blocks)))
+    async def loaded(self, messages: list[Message]) -> tuple[list[Message], list[int]]:
+        """Return the messages with the content of their pictures, and the sizes of those in bytes."""
+        if not has_pictures(messages):
+            return messages, []
+        sizes: list[int] = []
+        return [await self._load_into(message, sizes) for message in messages], sizes
 
-    async def _read(self, kept: Sequence[ImageBlock]) -> list[Block]:
-        blocks: list[Block] = []
-        room = MOST_BYTES
-        for block in kept:
-            content = await self._media.load(block.file or "", MAX_IMAGE_BYTES)
-            if content is None:
-                blocks.append(TextBlock(text=GONE))
-            elif len(content) > room and room < MOST_BYTES:
-                break  # what is older is not looked for: it may be small, and what came between would be missing
-            else:
-                room -= len(content)
-                blocks.append(await asyncio.to_thread(_shown, block.mime_type, content))
-        return [*blocks, *(TextBlock(text=EARLIER) for _ in kept[len(blocks) :])]
+    async def _load_into(self, message: Message, sizes: list[int]) -> Message:
+        if not has_pictures([message]):
+            return message
+        room, content, own = MOST_PICTURE_BYTES, list[Block](), list[int]()
+        for block in reversed(message.content):
+            if not _is_kept(block):
+                content.append(block)
+                continue
+            # The newest is always shown. What is older than one that does not fit is not: something would be missing.
+            is_left = room > 0
+            shown, size = await self._load(block, room if own else MAX_IMAGE_BYTES) if is_left else (_NOT_SHOWN, 0)
+            room -= size or (room if shown is _NOT_SHOWN else 0)
+            content.append(shown)
+            own.append(size)
+        sizes += reversed(own)
+        return replace(message, content=tuple(reversed(content)))
 
-
-def _shown(mime_type: str, content: bytes) -> ImageBlock:
-    return ImageBlock(mime_type=mime_type, data=encode_base64(content))
-
-
-def limited(messages: list[Message], model: Model) -> list[Message]:
-    """Give messages with a line for each picture that this model is not shown, so that it costs no more than that."""
-    most, line = (MOST_PICTURES_SHOWN, EARLIER) if sees_images(model) else (0, UNSEEN)
-    kept = _newest_first(messages)
-    if len(kept) <= most:
-        return messages
-    return _with_blocks(messages, [*kept[:most], *(TextBlock(text=line) for _ in kept[most:])])
+    async def _load(self, block: ImageBlock, room: int) -> tuple[Block, int]:
+        content = await self._media.load(block.file or "", MAX_IMAGE_BYTES)
+        if content is None:
+            return TextBlock(text=GONE), 0
+        if len(content) > room:
+            return _NOT_SHOWN, 0
+        data = await asyncio.to_thread(encode_base64, content)
+        return ImageBlock(mime_type=block.mime_type, data=data), len(content)
 
 
-def told(request: ModelRequest, line: str) -> ModelRequest:
-    """Give the request with a line in the place of each picture."""
-    lines = [TextBlock(text=line) for _ in _newest_first(request.messages)]
-    return replace(request, messages=tuple(_with_blocks(request.messages, lines)))
-
-
-def _newest_first(messages: Sequence[Message]) -> list[ImageBlock]:
-    """List the pictures in one go: every run looks through its whole transcript for them."""
-    images = [block for message in messages for block in message.content if isinstance(block, ImageBlock)]
-    return [image for image in reversed(images) if image.file is not None]
+def has_pictures(messages: Sequence[Message]) -> bool:
+    """Tell whether a message refers to a picture that a person sent."""
+    return any(_is_kept(block) for message in messages for block in message.content)
 
 
 def _is_kept(block: Block) -> TypeGuard[ImageBlock]:
     return isinstance(block, ImageBlock) and block.file is not None
-
-
-def _with_blocks(messages: Sequence[Message], blocks: Sequence[Block]) -> list[Message]:
-    """Put blocks in the place of the pictures, the newest first."""
-    left = iter(blocks)
-    filled: list[Message] = []
-    for message in reversed(messages):
-        if any(map(_is_kept, message.content)):
-            content = [next(left) if _is_kept(block) else block for block in reversed(message.content)]
-            filled.append(replace(message, content=tuple(reversed(content))))
-        else:
-            filled.append(message)
-    return filled[::-1]

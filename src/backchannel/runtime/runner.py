@@ -17,10 +17,7 @@ import structlog
 
 from backchannel.agents.gates import Gate
 from backchannel.agents.models import Models
-from backchannel.agents.prompts import system_prompt, with_instructions
 from backchannel.agents.registry import AgentFunction, Agents
-from backchannel.core.budget import context_budget, text_tokens
-from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.commands.control_words import held_back
 from backchannel.core.contracts import (
     Clock,
@@ -32,22 +29,20 @@ from backchannel.core.contracts import (
     ThinkingDelta,
     Tool,
     ToolSet,
-    ToolSpec,
 )
 from backchannel.core.headers import MarkFilter
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import HistoryPage, Message, Role, Usage, text_content
-from backchannel.core.requests import build_messages
-from backchannel.core.runs import Outcome, RunKind, RunStarted, RunState, Step, ToolCall, function_model
+from backchannel.core.messages import Usage, text_content
+from backchannel.core.runs import Outcome, Run, RunKind, RunStarted, RunState, Step, ToolCall, function_model
 from backchannel.core.secrets.redaction import redact
 from backchannel.core.supervision import Backoff
 from backchannel.core.text import cut, storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested, Unavailable
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
 from backchannel.runtime.approvals import Approvals
+from backchannel.runtime.conversations import Conversations, PreparedRequest
 from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
 from backchannel.runtime.lanes import Stop, StopReason
-from backchannel.runtime.pictures import IMAGE_REFUSED, Pictures, limited, told
 from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.store import Store
 
@@ -58,13 +53,9 @@ MODEL_CALL_LIMIT_S = 600.0
 ATTEMPTS = 5
 """How often a model is asked before a retryable failure counts."""
 _BACKOFF = Backoff(0.5, 30.0)
-BYTES_PER_TOKEN = 4
-"""How much of a transcript is read for each token of the window: more than it can hold, so nothing is missed."""
 DELTA_INTERVAL_S = 0.05
 RETRY_REASON = 1000
 """How much is kept of why a model was asked again."""
-OWN_STEPS_PAGE = 500
-"""How many messages are read at once to find what a run did before others spoke."""
 
 
 class Runner:
@@ -79,20 +70,18 @@ class Runner:
         approvals: Approvals,
         hub: Hub,
         clock: Clock,
-        pictures: Pictures,
+        conversations: Conversations,
         asking: Gate,
         wait: DatabaseWait,
     ) -> None:
         self._store = store
-        self._pictures = pictures
+        self._conversations = conversations
         self._asking = asking
         self._agents = agents
         self._models = models
         self._tools = tools
         self._hub = hub
         self._clock = clock
-        self._sizes: dict[str, int] = {}
-        """Tokens that the description of each tool takes."""
         self._durably = wait.durably
         self._calls = ToolCalls(store, tools, approvals, hub, clock, wait)
 
@@ -161,12 +150,8 @@ class Runner:
         agent = self._agents.get(session.agent_id)
         model = self._models.get(active.run.model or session.model or agent.model)
         thinking = active.run.thinking or session.thinking_level or agent.thinking
-        tools = self._tools_of(active, agent.id)
-        return RunSetup(session, agent, model, tools, thinking)
-
-    def _tools_of(self, active: ActiveRun, agent_id: str) -> Mapping[str, Tool]:
-        """Return the tools of a run. An announce has none."""
-        return {} if active.run.kind is RunKind.ANNOUNCE else self._tools.of(agent_id, active.run.session_key)
+        shown = self._tools.of(agent.id, active.run.session_key)
+        return RunSetup(session, agent, model, _usable(active.run, shown), shown, thinking)
 
     async def _run_model(self, active: ActiveRun, setup: RunSetup) -> None:
         read_calls = partial(self._store.open_calls, active.run.id)
@@ -175,49 +160,63 @@ class Runner:
             if open_calls:
                 await self._calls.round(active, setup.tools, open_calls)
                 _stop_if_cancelled()
-            reply = await self._ask(active, setup)
-            open_calls = await self._commit(active, setup.model, reply)
+            prepared, reply = await self._ask(active, setup)
+            open_calls = await self._commit(active, setup.model, prepared, reply)
             if not open_calls:
                 return
 
-    async def _commit(self, active: ActiveRun, model: Model, reply: ModelReply) -> list[ToolCall]:
+    async def _commit(
+        self, active: ActiveRun, model: Model, prepared: PreparedRequest, reply: ModelReply
+    ) -> list[ToolCall]:
         step = Step(
-            reply=active.reply_message(reply),
+            reply=active.reply_message(reply, prepared.moved),
             ran_ms=active.ran_ms,
             usage=reply.usage,
             context_tokens=model.context_window,
+            shape=prepared.shape,
         )
         committed = await self._durably(partial(self._store.commit_reply, active.fence, step))
+        self._conversations.committed(active, prepared)
         active.run, active.text = committed.run, ""
         return committed.calls
 
-    async def _ask(self, active: ActiveRun, setup: RunSetup) -> ModelReply:
+    async def _ask(self, active: ActiveRun, setup: RunSetup) -> tuple[PreparedRequest, ModelReply]:
         """Ask the model, and retry after a temporary failure. Nothing of a failed attempt is kept."""
-        request = await self._request(active, setup)
-        asked = await self._pictures.shown(request)
-        has_pictures, agent_id = asked is not request, setup.agent.id
+        prepared = await self._conversations.request(active, setup)
+        active.mark, agent_id = prepared.mark, setup.agent.id
         for attempt in range(1, ATTEMPTS + 1):
             self._store.check_lease()
             limit = asyncio.timeout(MODEL_CALL_LIMIT_S)
             try:
                 async with self._asking.slot(agent_id, active.run.session_key, setup.model.ref, active.run.id), limit:
-                    return await self._stream(active, setup.model, asked)
+                    return prepared, await self._stream(active, setup.model, prepared.request)
             except TimeoutError:
                 if not limit.expired():
                     raise
                 raise ModelFailed(f"no reply within {MODEL_CALL_LIMIT_S:g} s", retryable=False) from None
             except ModelFailed as failed:
-                if has_pictures and (not failed.retryable or attempt == ATTEMPTS - 1):
-                    # One broken picture would make every later request of the session fail too. Some servers answer 500
-                    # if their model takes no pictures.
-                    log.info("model failed, asking without pictures", run_id=active.run.id, error=failed.message)
-                    asked, has_pictures, active.text = told(request, IMAGE_REFUSED), False, ""
+                if prepared.pictures and (not failed.retryable or attempt == ATTEMPTS - 1):
+                    prepared = await self._without_pictures(active, setup, failed)
                     if not failed.retryable:
                         continue
                 if not failed.retryable or attempt == ATTEMPTS:
                     raise
                 await self._back_off(active, failed, attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _without_pictures(self, active: ActiveRun, setup: RunSetup, failed: ModelFailed) -> PreparedRequest:
+        """Build the request again without its pictures.
+
+        One broken picture would make every later request of the session fail too. Some servers answer 500 if their
+        model takes no pictures: then they are left out for this run only, since there may be another reason.
+        """
+        log.info("model failed, asking without pictures", run_id=active.run.id, error=failed.message)
+        active.text = ""
+        if failed.retryable:
+            active.hides_pictures = True
+        else:
+            await self._conversations.hide_pictures(active)
+        return await self._conversations.request(active, setup)
 
     async def _back_off(self, active: ActiveRun, failed: ModelFailed, attempt: int) -> None:
         active.text = ""
@@ -269,85 +268,9 @@ class Runner:
             self._hub.publish(ReplyGrew(active.run, storable_text(text), storable_text(text[len(shown) :])))
         return text
 
-    async def _request(self, active: ActiveRun, setup: RunSetup) -> ModelRequest:
-        window = setup.model.context_window
-        mark, page = await self._transcript(active, window)
-        tools = tuple([ToolSpec(tool.name, tool.description, tool.parameters) for tool in setup.tools.values()])
-        key = SessionKey.stored(active.run.session_key)
-        system = system_prompt(
-            agent_id=setup.agent.id,
-            session_key_shown=CallerKeys(self._store.scheme, key).show(key),
-            kind=setup.session.kind,
-            mark=mark,
-            agent_name=setup.agent.name,
-            instructions=setup.agent.instructions,
-            channel=setup.session.channel,
-            tools=tuple(setup.tools),
-            is_subagent=key.is_subagent,
-        )
-        active.mark = mark
-        system = with_instructions(system, active.run.instructions, mark)
-        budget = context_budget(window, text_tokens(system), sum(map(self._tool_tokens, tools)))
-        transcript = await self._with_own_part(active, page) if page.has_more else page.messages
-        messages = build_messages(
-            limited(transcript, setup.model),
-            mark=mark,
-            budget_tokens=budget,
-            run_id=active.run.id,
-            is_cut=page.has_more,
-            is_shared=setup.session.is_shared,
-        )
-        return ModelRequest(system=system, messages=messages, tools=tools, thinking=setup.thinking)
-
-    async def _transcript(self, active: ActiveRun, window: int) -> tuple[str, HistoryPage]:
-        """Return the header mark and the newest part of the transcript, as much as a model could take."""
-        opening, active.opening = active.opening, None
-        if opening is not None:
-            return opening.mark, HistoryPage([opening.message], has_more=False)
-        read = partial(self._store.context, active.session_id, max_bytes=window * BYTES_PER_TOKEN)
-        entry, page = await self._durably(read)
-        return entry.mark, page
-
-    async def _with_own_part(self, active: ActiveRun, page: HistoryPage) -> list[Message]:
-        """Keep the message that the run answers in the request, however much came after it.
-
-        If other messages came since, the run's earlier steps are kept too. The model must not repeat them.
-        """
-        run = active.run
-        if any(message.run_id == run.id and message.role is Role.USER for message in page.messages):
-            return page.messages
-        question = await self._durably(partial(self._store.message, run.message_id))
-        if question is None:
-            return page.messages
-        if all(message.run_id in (run.id, None) for message in page.messages):
-            return [question, *page.messages]
-        return [question, *await self._own_steps(active, page.messages[0].id), *page.messages]
-
-    async def _own_steps(self, active: ActiveRun, until: str) -> list[Message]:
-        """Read the run's steps between its message and another message, page by page."""
-        own: list[Message] = []
-        after, has_more = active.run.message_id, True
-        while has_more:
-            page = await self._durably(
-                partial(self._store.history, active.session_id, limit=OWN_STEPS_PAGE, after=after)
-            )
-            for message in page.messages:
-                if message.id == until:
-                    return own
-                if message.run_id == active.run.id:
-                    own.append(message)
-            after, has_more = page.messages[-1].id, page.has_more
-        return own
-
-    def _tool_tokens(self, tool: ToolSpec) -> int:
-        known = self._sizes.get(tool.name)
-        if known is None:
-            known = self._sizes[tool.name] = text_tokens(f"{tool.description}{tool.parameters}")
-        return known
-
     async def _run_function(self, active: ActiveRun, function: AgentFunction) -> None:
         agent_id = SessionKey.stored(active.run.session_key).agent
-        tools = self._tools_of(active, agent_id)
+        tools = _usable(active.run, self._tools.of(agent_id, active.run.session_key))
         context = await self._durably(partial(RunContext.of, active, self._store, self._calls, tools))
         self._store.check_lease()
         text = await function(context)
@@ -379,6 +302,11 @@ class Runner:
             )
         except FenceLost:
             log.debug("the run had ended", run_id=active.run.id)
+
+
+def _usable(run: Run, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
+    """Return the tools that a run may call. An announce has none."""
+    return {} if run.kind is RunKind.ANNOUNCE else tools
 
 
 def _aborted() -> Outcome:

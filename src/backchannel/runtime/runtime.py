@@ -31,6 +31,7 @@ from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.cluster.media import Media
 from backchannel.runtime.cluster.member import ClusterMember, MemberParts
+from backchannel.runtime.conversations import Conversations
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, log_failures, log_pairings
 from backchannel.runtime.guard import SendGuard
@@ -85,6 +86,7 @@ class Runtime(Service):
         slots = RunSlots(gates.shares(defaults.max_concurrent), gates.shares(defaults.subagents.max_concurrent))
         rules, lives_ms = config.tools.approval, config.tools.approval_lives_ms
         self._approvals = Approvals(store, rules, lives_ms, self.hub, slots)
+        self._conversations = Conversations(store, Pictures(self.media), self._wait)
         self._lanes = self._make_lanes(config, models, tools, gates, slots)
         self._waits = Waits(store, self.hub)
         holds = AccountHolds(clock)
@@ -112,7 +114,7 @@ class Runtime(Service):
             self._approvals,
             self.hub,
             self._clock,
-            Pictures(self.media),
+            self._conversations,
             gates.gate(MODEL, config.agents.defaults.max_concurrent, grows=False),
             self._wait,
         )
@@ -155,6 +157,7 @@ class Runtime(Service):
             ClockCheck(self._store, self.duties),  # before anything reads a time out of a row
             self._drafts,  # before the outbox: what an earlier process left in a chat is decided before more is sent
             self.outbox,
+            self._conversations,  # before the lanes: a halted run's conversation is read anew
             self._lanes,
             self._recovery,
             *([member] if member is not None else ()),  # goes on with what others leave, once its own work goes on

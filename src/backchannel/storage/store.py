@@ -54,6 +54,7 @@ from backchannel.storage.units import (
     chats,
     commands,
     cron,
+    cuts,
     deliveries,
     devices,
     idempotency,
@@ -76,7 +77,7 @@ from backchannel.storage.units.cluster import echoes as echo_units
 from backchannel.storage.units.cluster import growing, members
 from backchannel.storage.units.cluster import leftovers as leftover_units
 from backchannel.storage.units.flows import exchanges, spawns
-from backchannel.storage.views import exchange_lists, exports, families, lookups, searching, shown
+from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, searching, shown
 from backchannel.storage.views import spending as spending_units
 from backchannel.storage.views import timeline as timeline_units
 from backchannel.storage.views import troubles as trouble_units
@@ -118,7 +119,10 @@ class Store:
     history = read(messages.history)
     opened = read(shown.opened)
     pending = read(inbox.pending)
-    context = look(messages.context)
+    context = read(contexts.from_cut)
+    lines_between = look(contexts.lines_between)
+    own_lines = read(contexts.own_lines)
+    move_cut = write_within(cuts.move, _session_held)
     message = look(messages.find)
     message_in = look(messages.find_in)
     last_lines = read(messages.last_of_each)

@@ -134,7 +134,7 @@ _IS_DONE = "state = 'done'"
 # Sessions and their transcripts
 SESSIONS = Table("sessions", Session, "first_person", key="key", of="session", keep=Keep(after="archived_at"))
 SESSION_IDS = Table(
-    "session_ids", NoStruct, "session_id key mark next_seq created_at ended_at end_reason", key="session_id",
+    "session_ids", NoStruct, "session_id key mark next_seq created_at ended_at end_reason cut shape", key="session_id",
     of="session", keep=Keep(parent=("key", "sessions.key"), after="ended_at"))
 MESSAGES = Table(
     "messages", NoStruct, "session_id seq id role body", key="session_id seq", numbered="position", text="body",

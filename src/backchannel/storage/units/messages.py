@@ -14,11 +14,10 @@ from backchannel.core.messages import (
     decode_messages,
     encode_message,
 )
-from backchannel.core.sessions import SessionIdEntry
+from backchannel.core.runs import TranscriptHead
 from backchannel.errors import NotFound
 from backchannel.storage.tables import MESSAGES
 from backchannel.storage.tx import Row, Tx, required
-from backchannel.storage.units import sessions
 
 _LOOKED_BACK = 50
 """How many messages are searched for a run's last text."""
@@ -28,22 +27,21 @@ LARGEST_PAGE = 16 * 1024 * 1024
 _BEHIND_ALL = 1 << 62
 
 
-def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | None = None) -> tuple[int, str]:
-    """Append a message to its transcript; returns its place, and the mark of the transcript's headers.
+def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | None = None) -> TranscriptHead:
+    """Append a message to its transcript; returns the transcript's row after that.
 
     A message that waited in another row is copied as it is `stored` there.
     """
-    after, mark = required(
-        tx.one(
-            "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING next_seq, mark", session_id
-        )
+    row = tx.one(
+        "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING mark, next_seq, cut, shape",
+        session_id,
     )
+    head = TranscriptHead(*required(row))
+    seq = head.next_seq - 1
     line = encode_message(message) if stored is None else stored.encode()
-    tx.insert(
-        MESSAGES, session_id=session_id, seq=after - 1, id=message.id, role=message.role.value, body=line.decode()
-    )
-    tx.tell(MessageAppended(key, session_id, after - 1, message, line))
-    return after - 1, mark
+    tx.insert(MESSAGES, session_id=session_id, seq=seq, id=message.id, role=message.role.value, body=line.decode())
+    tx.tell(MessageAppended(key, session_id, seq, message, line))
+    return head
 
 
 def find(tx: Tx, message_id: str) -> Message | None:
@@ -131,34 +129,6 @@ def seq_of(tx: Tx, session_id: str, message_id: str) -> int:
             messageId=message_id,
         )
     return int(row[0])
-
-
-def read_back(tx: Tx, session_id: str, *, max_bytes: int) -> HistoryPage:
-    """Read about `max_bytes` of the newest messages, oldest first."""
-    found: list[str] = []
-    size, before, count = 0, _BEHIND_ALL, FIRST_READ
-    while size < max_bytes:
-        rows = tx.all(
-            "SELECT seq, body FROM messages WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
-            session_id,
-            before,
-            count,
-        )
-        bodies = [body for _, body in rows]
-        found += bodies
-        size += sum(map(len, bodies))
-        if len(rows) < count:
-            return HistoryPage(decode_messages(found[::-1]), False)
-        before, count = rows[-1][0], min(2 * count, MOST_READ)
-    return HistoryPage(decode_messages(found[::-1]), before > 0)
-
-
-def context(tx: Tx, session_id: str, *, max_bytes: int) -> tuple[SessionIdEntry, HistoryPage]:
-    """Read the newest part of a transcript for a model, and the mark of its headers."""
-    entry = sessions.by_id(tx, session_id)
-    if entry is None:
-        raise LookupError(f"no transcript {session_id!r}")
-    return entry, read_back(tx, session_id, max_bytes=max_bytes)
 
 
 def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, str]]:

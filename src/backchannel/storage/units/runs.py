@@ -23,7 +23,6 @@ from backchannel.core.runs import (
     RunRequest,
     RunStarted,
     RunState,
-    TranscriptOpening,
 )
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, RunNotFound, StopRequested
@@ -248,16 +247,15 @@ def _enter(
     tx: Tx, run: Run, message: Message | None, session: Session, number: int, stored: str | None = None
 ) -> RunStarted:
     """Append the message of a starting run to the transcript. An idle session has no waiting notes."""
-    opening = None
+    head = None
     if session.held_posts:
         tx.happened(RunEntered(session))
     if message is not None:
-        place, mark = messages.append(tx, session.key, session.session_id, message, stored)
-        opening = TranscriptOpening(mark, message) if place == 0 else None
+        head = messages.append(tx, session.key, session.session_id, message, stored)
     tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
-    return RunStarted(run, Fence.of(run, number), session, opening)
+    return RunStarted(run, Fence.of(run, number), session, head)
 
 
 def _line_to_append(tx: Tx, run: Run, session: Session) -> str | None:

@@ -31,6 +31,8 @@ def commit_reply(tx: Tx, fence: Fence, step: Step) -> StepCommitted:
     if step.leaves_calls:
         close_open(tx, run, Outcome(state=RunState.OK))
     messages.append(tx, run.session_key, run.session_id or "", step.reply)
+    if step.shape is not None:
+        tx.run("UPDATE session_ids SET shape = ? WHERE session_id = ?", step.shape, run.session_id)
     cost = step.usage.cost
     changed = {
         "step": run.step + 1,

@@ -1,0 +1,284 @@
+"""Conversations: requests to models, each of which extends the one before.
+
+What a request holds is folded from the transcript (`core/requests.py`) and kept between two requests (`kept.py`). So a
+request costs what is new since the last one. Here the cut moves as well, in a commit before the request that needs it
+(`core/cut.py`), and a request that does not extend the last one gets the reason that is stored with its reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from backchannel.core.budget import MIN_BUDGET, context_budget
+from backchannel.core.contracts import MessageEncoder, Model, ModelRequest, sees_images
+from backchannel.core.cut import ContextMarks, Cut, clear, hide_pictures, leave_out, read_cut
+from backchannel.core.facts import MessageAppended, TranscriptClosed
+from backchannel.core.messages import Message
+from backchannel.core.requests import Conversation, Line, View
+from backchannel.core.runs import TranscriptHead
+from backchannel.core.shape import RequestShape, difference, digest, write_shape
+from backchannel.runtime.active import ActiveRun, RunSetup
+from backchannel.runtime.kept import ConversationCache, KeptConversation
+from backchannel.runtime.pictures import Pictures, has_pictures
+from backchannel.runtime.prompting import Prompts, RunPrompt
+from backchannel.runtime.supervisor import DatabaseWait
+from backchannel.service import Reactions, Service
+from backchannel.storage.store import Store
+
+T = TypeVar("T")
+
+_BYTES_PER_TOKEN = 4
+"""How much of a transcript is read for each token of the window: more than it can hold, so nothing is missed."""
+_FOLDED_AT_ONCE = 64
+"""How many messages are read on the event loop; more are read in a thread."""
+_MOST_MOVES = 4
+"""How often the cut moves for one request: for pictures, results, and the oldest messages."""
+
+
+class PreparedRequest(msgspec.Struct, frozen=True):
+    """A request, and what is stored with its reply."""
+
+    request: ModelRequest
+    mark: str
+    """The mark of the session's headers."""
+    tokens: int
+    """About how many it has."""
+    pictures: int
+    """How many pictures it shows."""
+    shape: str | None
+    """The shape to store; None if it is stored already."""
+    moved: str | None
+    """Why it does not just extend the last request; None if it does."""
+
+
+class _View(msgspec.Struct, frozen=True):
+    """A conversation at one moment, as its model would be shown it."""
+
+    kept: KeptConversation
+    conversation: Conversation
+    cut: Cut
+    prompt: RunPrompt
+    last_step: list[Message]
+    pictures: list[tuple[int, int]]
+    """The places and sizes of the pictures."""
+    tokens: int
+
+
+class Conversations(Service):
+    """Builds the requests of runs."""
+
+    def __init__(self, store: Store, pictures: Pictures, wait: DatabaseWait) -> None:
+        self._store = store
+        self._pictures = pictures
+        self._durably = wait.durably
+        self._prompts = Prompts(store.scheme)
+        self._cache = ConversationCache()
+
+    def reactions(self) -> Reactions:
+        return {MessageAppended: self._cache.appended, TranscriptClosed: self._ended}
+
+    async def halt(self) -> None:
+        self._cache.clear()
+
+    def _ended(self, fact: TranscriptClosed) -> None:
+        self._cache.drop(fact.session_id)
+
+    async def request(self, active: ActiveRun, setup: RunSetup) -> PreparedRequest:
+        """Build the next request of a run. The cut may move for it."""
+        encoder = await _encoder_of(setup.model)
+        try:
+            view = await self._fitting(active, setup, encoder)
+        except BaseException:  # what is kept may be half folded
+            self._cache.drop(active.session_id)
+            raise
+        self._cache.put(active.session_id, view.kept)
+        return self._prepared(active, setup, view, encoder)
+
+    def committed(self, active: ActiveRun, prepared: PreparedRequest) -> None:
+        """Take note that the reply to a request is stored, and the request's shape with it."""
+        kept = self._cache.get(active.session_id)
+        if kept is not None and kept.head is not None and prepared.shape is not None:
+            kept.head = replace(kept.head, shape=prepared.shape)
+
+    async def hide_pictures(self, active: ActiveRun) -> None:
+        """Show no picture again that is there now: the model does not take one of them."""
+        kept = self._cache.get(active.session_id)
+        if kept is None or kept.head is None:
+            return
+        cut = read_cut(kept.head.cut)
+        reason = "the model did not take a picture"
+        await self._move(active, kept.head, replace(cut, pictures_before=kept.gap[0], reason=reason))
+
+    # --- The cut ---
+
+    async def _fitting(self, active: ActiveRun, setup: RunSetup, encoder: MessageEncoder | None) -> _View:
+        """Move the cut until the request fits."""
+        for _ in range(_MOST_MOVES):
+            view = await self._view(active, setup, encoder)
+            cut = _next_cut(setup, view)
+            if cut is None:
+                break
+            await self._move(active, _head_of(view.kept), cut)
+        return view
+
+    async def _move(self, active: ActiveRun, head: TranscriptHead, cut: Cut) -> None:
+        await self._durably(partial(self._store.move_cut, active.fence, active.session_id, head.cut, cut))
+        self._cache.drop(active.session_id)
+
+    # --- The conversation as it is now ---
+
+    async def _view(self, active: ActiveRun, setup: RunSetup, encoder: MessageEncoder | None) -> _View:
+        kept = await self._current(active, setup.model)
+        head = _head_of(kept)
+        cut, prompt = read_cut(head.cut), self._prompts.prompt(active, setup, head.mark)
+        wanted = cut.view(
+            head.mark,
+            context_budget(_window(setup.model, cut), prompt.tokens, 0),
+            is_shared=setup.session.is_shared,
+            shows_pictures=sees_images(setup.model) and not active.hides_pictures,
+        )
+        if not kept.is_for(wanted, _name_of(encoder), active.run.id):
+            kept = await self._load(active, setup.model)
+        kept, conversation = await self._folded(active, setup.model, kept, wanted, encoder)
+        last_step, sizes = await self._pictures.loaded(conversation.last_step())
+        return _View(
+            kept=kept,
+            conversation=conversation,
+            cut=cut,
+            prompt=prompt,
+            last_step=last_step,
+            pictures=list(zip(conversation.pictures, [*kept.picture_sizes, *sizes], strict=False)),
+            tokens=prompt.tokens + conversation.tokens(last_step),
+        )
+
+    async def _current(self, active: ActiveRun, model: Model) -> KeptConversation:
+        """Bring what is kept up to date, or read the transcript."""
+        kept, head = self._cache.get(active.session_id), active.take_head()
+        if kept is None or (kept.head is None and head is None) or (head is not None and not kept.started(head)):
+            return await self._load(active, model)
+        low, high = kept.gap
+        if low < high:
+            kept.fill(await self._durably(partial(self._store.lines_between, active.session_id, low, high)))
+        return kept
+
+    async def _load(self, active: ActiveRun, model: Model) -> KeptConversation:
+        read = partial(self._store.context, active.session_id, max_bytes=model.context_window * _BYTES_PER_TOKEN)
+        part = await self._durably(read)
+        return KeptConversation(part.lines, part.head, part.summary, begins=part.begins, is_whole=part.is_whole)
+
+    async def _folded(
+        self, active: ActiveRun, model: Model, kept: KeptConversation, view: View, encoder: MessageEncoder | None
+    ) -> tuple[KeptConversation, Conversation]:
+        """Fold what is new, and keep the steps that it closes."""
+        name, run = _name_of(encoder), active.run
+        if not await _beside(kept.waiting, partial(kept.fold, view, name, run.id)):
+            kept = await self._load(active, model)
+            own = await self._own_lines(active, kept)
+            await _beside(kept.waiting, partial(kept.fold_in_order, view, name, run.id, own))
+        conversation = _conversation_of(kept)
+        steps = conversation.take_closed()
+        is_long = len(steps)
+        if any(map(has_pictures, steps)):
+            for i, step in enumerate(steps):
+                steps[i], sizes = await self._pictures.loaded(step)
+                kept.picture_sizes += sizes
+            is_long = _FOLDED_AT_ONCE + 1
+        await _beside(is_long, partial(kept.keep, steps, encoder))
+        return kept, conversation
+
+    async def _own_lines(self, active: ActiveRun, kept: KeptConversation) -> list[Line]:
+        """Read what the run said and did before the messages that are kept."""
+        run, first = active.run, kept.begins
+        return await self._durably(partial(self._store.own_lines, active.session_id, run.id, run.message_id, first))
+
+    # --- The request ---
+
+    def _prepared(
+        self, active: ActiveRun, setup: RunSetup, view: _View, encoder: MessageEncoder | None
+    ) -> PreparedRequest:
+        kept, head = view.kept, _head_of(view.kept)
+        messages: Sequence[Message] = ()
+        encoded: tuple[bytes, ...] | None = None
+        if encoder is None:
+            messages = (*kept.messages, *view.last_step)
+        else:
+            ending = encoder.encode(view.last_step, is_last=True) if view.last_step else b""
+            encoded = tuple(part for part in (bytes(kept.body), ending) if part)
+        request = ModelRequest(
+            system=view.prompt.system,
+            messages=messages,
+            tools=view.prompt.tools.specs,
+            thinking=setup.thinking,
+            uses_tools=setup.uses_tools,
+            cache_key=active.session_id,
+            encoded=encoded,
+        )
+        shape = RequestShape(
+            model=setup.model.ref,
+            system=view.prompt.system_digest,
+            tools=view.prompt.tools.digest,
+            thinking=setup.thinking,
+            cut=None if head.cut is None else digest(head.cut),
+            is_shared=setup.session.is_shared,
+            hides_pictures=active.hides_pictures,
+            asked_by=kept.asked_by,
+        )
+        stored = write_shape(shape)
+        return PreparedRequest(
+            request=request,
+            mark=head.mark,
+            tokens=view.tokens,
+            pictures=len(view.pictures),
+            shape=None if stored == head.shape else stored,
+            moved=difference(head.shape, shape, view.cut),
+        )
+
+
+def _next_cut(setup: RunSetup, view: _View) -> Cut | None:
+    """Decide where the cut goes before this request; None if it stays."""
+    window = _window(setup.model, view.cut)
+    marks = ContextMarks.of(window, setup.agent.context.at, setup.agent.context.hard)
+    if (hidden := hide_pictures(view.cut, view.pictures)) is not None:
+        return hidden
+    if view.tokens > marks.at and (cleared := clear(view.conversation, view.cut, window)) is not None:
+        return cleared
+    if view.tokens > marks.hard or not view.kept.is_whole:
+        return leave_out(view.conversation, view.cut, max(marks.rest - view.prompt.tokens, MIN_BUDGET))
+    return None
+
+
+async def _beside(count: int, work: Callable[[], T]) -> T:
+    """Do the work here, or in a thread if it is about many messages."""
+    return await asyncio.to_thread(work) if count > _FOLDED_AT_ONCE else work()
+
+
+async def _encoder_of(model: Model) -> MessageEncoder | None:
+    """Ask a model for its encoder; one that has none takes messages."""
+    make = getattr(model, "encoder", None)
+    return None if make is None else await make()
+
+
+def _name_of(encoder: MessageEncoder | None) -> str | None:
+    return None if encoder is None else encoder.name
+
+
+def _window(model: Model, cut: Cut) -> int:
+    return model.context_window if cut.window is None else min(cut.window, model.context_window)
+
+
+def _head_of(kept: KeptConversation) -> TranscriptHead:
+    if kept.head is None:
+        raise LookupError("the transcript's row was not read")
+    return kept.head
+
+
+def _conversation_of(kept: KeptConversation) -> Conversation:
+    if kept.conversation is None:
+        raise LookupError("the conversation was not folded")
+    return kept.conversation

@@ -1,0 +1,88 @@
+"""Transcripts as requests to models need them: from the cut on, or the newest part."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backchannel.core.cut import read_cut
+from backchannel.core.messages import Message, decode_message
+from backchannel.core.requests import Line
+from backchannel.core.runs import TranscriptHead
+from backchannel.storage.tx import Tx
+from backchannel.storage.units import messages
+
+_READ_AT_ONCE = 256
+
+
+class TranscriptPart(msgspec.Struct, frozen=True):
+    """What a model may be shown of a transcript."""
+
+    head: TranscriptHead
+    summary: Message | None
+    """The summary of what came before the cut."""
+    lines: list[Line]
+    """The messages from the cut on; before them a question there that was not yet answered."""
+    begins: int
+    """The place of the first message that was read, besides that question."""
+    is_whole: bool
+    """Whether that is the cut; else there was too much to read."""
+
+
+def head(tx: Tx, session_id: str) -> TranscriptHead:
+    """Read the row of a transcript."""
+    row = tx.one("SELECT mark, next_seq, cut, shape FROM session_ids WHERE session_id = ?", session_id)
+    if row is None:
+        raise LookupError(f"no transcript {session_id!r}")
+    return TranscriptHead(*row)
+
+
+def from_cut(tx: Tx, session_id: str, *, max_bytes: int) -> TranscriptPart:
+    """Read a transcript from its cut on, or about `max_bytes` of its end."""
+    found = head(tx, session_id)
+    cut = read_cut(found.cut)
+    rows: list[tuple[int, str]] = []
+    size, before, is_whole = 0, found.next_seq, False
+    while size < max_bytes and not is_whole:
+        part = tx.all(
+            "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+            session_id,
+            cut.from_seq,
+            before,
+            messages.FIRST_READ if not rows else _READ_AT_ONCE,
+        )
+        rows += part
+        size += sum(len(body) for _, body in part)
+        before = part[-1][0] if part else cut.from_seq
+        is_whole = before <= cut.from_seq or not part
+    lines = [(seq, decode_message(body)) for seq, body in reversed(rows)]
+    if cut.question_seq is not None:
+        lines = lines_between(tx, session_id, cut.question_seq, cut.question_seq + 1) + lines
+    summary = None if cut.summary_id is None else messages.find_in(tx, session_id, cut.summary_id)
+    return TranscriptPart(found, summary, lines, before, is_whole)
+
+
+def lines_between(tx: Tx, session_id: str, low: int, high: int) -> list[Line]:
+    """Read the messages from one place to before another."""
+    rows = tx.all(
+        "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? AND seq < ? ORDER BY seq",
+        session_id,
+        low,
+        high,
+    )
+    return [(seq, decode_message(body)) for seq, body in rows]
+
+
+def own_lines(tx: Tx, session_id: str, run_id: str, message_id: str, before: int) -> list[Line]:
+    """Read what a run said and did before a place, from its message on."""
+    row = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", message_id, session_id)
+    low = before if row is None else int(row[0])
+    own: list[Line] = []
+    while low < before:
+        high = min(low + _READ_AT_ONCE, before)
+        own += [line for line in lines_between(tx, session_id, low, high) if _is_of(line[1], run_id)]
+        low = high
+    return own
+
+
+def _is_of(message: Message, run_id: str) -> bool:
+    return message.run_id == run_id
