@@ -103,6 +103,7 @@ PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("system.info", {}),
     ("wake", {"mode": "now", "text": "good morning"}),
     ("cron.status", {}),
+    ("wizard.start", {"flow": "channels", "channel": "discord"}),
 )
 """What only shows."""
 

@@ -43,6 +43,12 @@ async def test_what_there_is_none_of_is_answered_as_nothing(client: Client, meth
     assert await client.ask(method, anything="goes") == answer
 
 
+async def test_whoever_wants_to_set_up_a_channel_is_told_where(client: Client) -> None:
+    told = await client.ask("wizard.start", flow="channels", channel="discord")
+    assert (told["done"], told["status"]) == (True, "error")
+    assert "`channels` in the gateway's configuration" in told["error"]
+
+
 async def test_the_record_of_what_went_wrong_is_told_to_hold_nothing(client: Client) -> None:
     record = await client.ask("diagnostics.stability", limit=25, type="telemetry.exporter")
     assert datetime.fromisoformat(record.pop("generatedAt")).tzinfo is not None

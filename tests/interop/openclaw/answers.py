@@ -94,6 +94,7 @@ MUST: dict[str, dict[str, Any]] = {
     "system.info": {"cpuCount": os.cpu_count()},
     "wake": {"ok": True, "sessionKey": KEY},
     "cron.status": {"enabled": True, "jobs": 0},
+    "wizard.start": {"done": True, "status": "error"},
     "device.pair.list": {"pending": [], "paired": []},
     "cron.add": {"name": "nightly", "payload.message": "look around", "schedule.everyMs": 3_600_000},
     "cron.list": {"jobs.*.name": "nightly"},

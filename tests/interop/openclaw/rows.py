@@ -152,8 +152,9 @@ ROWS: tuple[Row, ...] = (
     Row(
         "Control UI",
         "usage, activity, and settings: devices, channels, appearance, gateway, security and the like",
-        note="shown; the page cannot change settings or set up a channel: use the configuration. What Security "
-        "says about the policy for commands is a default of the page",
+        note="shown; the page cannot change settings or set up a channel: use the configuration. Below your channels "
+        "it always offers eight platforms, which this gateway refuses to set up. What Security says about the policy "
+        "for commands is a default of the page",
     ),
     Row(
         "Control UI",

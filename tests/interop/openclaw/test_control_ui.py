@@ -315,6 +315,17 @@ def test_what_sessions_have_used_is_shown(page: Page, gateway: GatewayProcess) -
     expect(page.get_by_text(str(used), exact=True).first).to_be_visible()
 
 
+@shows("Control UI", "usage, activity, and settings: devices, channels, appearance, gateway, security and the like")
+def test_channels_are_listed_and_who_chooses_another_platform_is_told_where_to_set_it_up(page: Page) -> None:
+    expect(said(page, "You said: from before")).to_have_count(1)
+    go_to(page, "/settings/channels")
+    for name in ("desk", "door"):
+        expect(page.get_by_role("button", name=f"{name} Open details Running")).to_be_visible()
+    page.get_by_role("button", name="Set up").first.click()
+    expect(page.get_by_text("`channels` in the gateway's configuration")).to_be_visible()
+    expect(complaints(page)).to_have_count(0)
+
+
 @shows("Control UI", "opening and reloading any of its addresses")
 def test_it_is_loaded_at_every_address(page: Page, origin: str) -> None:
     expect(said(page, "You said: from before")).to_have_count(1)

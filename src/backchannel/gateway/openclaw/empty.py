@@ -18,6 +18,7 @@ _NO_VOICE = {"ready": False, "providers": []}
 _THEME = {"id": "claw", "mode": "system", "scope": "gateway", "source": "builtin"}
 _IN_PLUGIN_LIST = "Lists nothing: `plugin.approval.list` has every call that waits for an approval."
 _NO_SKILLS = "Lists nothing: agents here have tools and no skills."
+_NO_WIZARD = "Nothing is set up from here. Channels are under `channels` in the gateway's configuration."
 
 EMPTY_ANSWERS: Mapping[str, tuple[Any, str]] = {
     "node.pair.list": ({"pending": [], "paired": []}, "Lists nothing: a node connects with a token."),
@@ -76,6 +77,10 @@ EMPTY_ANSWERS: Mapping[str, tuple[Any, str]] = {
             "generatedAt": show_moment(0),
         },
         "Describes no form: settings are changed in the configuration, and `config.get` shows them.",
+    ),
+    "wizard.start": (
+        {"sessionId": "none", "done": True, "status": "error", "error": _NO_WIZARD},
+        "Sets up nothing, and says where channels are configured: the Control UI offers all platforms that it knows.",
     ),
     "exec.approval.list": ([], _IN_PLUGIN_LIST),
     "exec.approval.grants.list": (
