@@ -22,6 +22,7 @@ from backchannel.gateway.openapi import build_document
 from backchannel.gateway.server import ListeningServer, listening
 from backchannel.gateway.ws import throttling
 from backchannel.tools.registry import SESSION_TOOLS
+from tests.support.far_end import signed
 from tests.support.schemathesis_hooks import HOOK, OPERATOR, SECRET
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +34,7 @@ NOT_DESCRIBED = ("/mcp", "/.well-known", "/page/")
 
 EVERYTHING: dict[str, Any] = {
     "gateway": {"http": {"chatCompletions": True}},
-    "hooks": {"enabled": True, "token": HOOK},
+    "hooks": {"enabled": True, "token": HOOK, "allowDeliver": ["desk", "webchat"]},
     "channels": {
         "desk": {"adapter": "bridge", "url": "http://127.0.0.1:9/", "secret": SECRET, "allowFrom": ["*"]},
     },
@@ -117,6 +118,8 @@ def _allows(document: Any, schema: Any, value: Any) -> bool:
 
 
 ASKED = {"model": "main", "messages": [{"role": "user", "content": "hello"}]}
+INBOUND = "/channels/{name}/inbound"
+WRITTEN = {"chatType": "direct", "chatId": "C-1", "senderId": "ann", "messageId": "1", "text": "hello"}
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello"}}),
     ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello", "sessionKey": None}}),
@@ -126,6 +129,12 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("/tools/invoke", {"tool": "sessions_spawn", "args": {"task": " "}}),
     ("/tools/invoke", {"tool": "sessions_history", "args": {"sessionKey": "main", "offset": 1}}),
     ("/hooks/agent", {"message": ""}),
+    ("/hooks/agent", {"message": "hello", "deliver": True, "threadId": "1"}),
+    ("/hooks/agent", {"message": "hello", "deliver": True, "channel": None, "to": "C-1"}),
+    ("/hooks/agent", {"message": "hello", "deliver": True, "channel": "desk"}),
+    ("/hooks/agent", {"message": "hello", "channel": "desk", "to": "C-1"}),
+    ("/hooks/agent", {"message": "hello", "thinking": "loudly"}),
+    (INBOUND, {**WRITTEN, "ts": 0}),
     ("/hooks/wake", {"text": " "}),
     ("/v1/chat/completions", {**ASKED, "web_search_options": {}}),
     ("/v1/chat/completions", {**ASKED, "n": True}),
@@ -136,6 +145,10 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello", "sessionKey": "main"}}),
     ("/tools/invoke", {"tool": "sessions_send", "args": {"message": "hello", "label": "a", "agentId": "main"}}),
     ("/tools/invoke", {"tool": "sessions_history", "args": {"sessionKey": "main", "offset": None}}),
+    ("/hooks/agent", {"message": "hello", "channel": None, "to": None}),
+    ("/hooks/agent", {"message": "hello", "deliver": True, "channel": "desk", "to": "C-1", "threadId": "1"}),
+    ("/hooks/agent", {"message": "hello", "deliver": True, "channel": "webchat"}),
+    (INBOUND, {**WRITTEN, "ts": None}),
     ("/v1/chat/completions", {**ASKED, "web_search_options": None, "n": 1.0, "logprobs": False}),
     ("/v1/responses", {"model": "main", "input": "hello", "text": {"verbosity": "low"}, "tools": []}),
 ]
@@ -148,11 +161,12 @@ async def test_what_a_schema_allows_is_taken_and_what_is_refused_it_refuses(tmp_
     ):
         document = json.loads(json.dumps(build_document(gateway.parts)))
         for path, body in REFUSED + TAKEN:
-            token = HOOK if path.startswith("/hooks") else OPERATOR
-            answer = await client.post(path, json=body, headers={"Authorization": f"Bearer {token}"})
+            content, headers = signed(body, SECRET)
+            headers["Authorization"] = f"Bearer {HOOK if path.startswith('/hooks') else OPERATOR}"
+            answer = await client.post(path.format(name="desk"), content=content, headers=headers)
             said = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
             is_taken = (path, body) in TAKEN
-            assert answer.status_code == (200 if is_taken else 400), (path, body, answer.text)
+            assert answer.is_success if is_taken else answer.status_code == 400, (path, body, answer.text)
             assert _allows(document, said, body) == is_taken, (path, body)
 
 

@@ -7,7 +7,7 @@ request without it costs little. `triggers/hooks.py` decides what a hook may ask
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from backchannel.core.contracts import Check
+from backchannel.core.contracts import THINKING_LEVELS, Check
 from backchannel.core.keys import SessionKey
 from backchannel.core.runs import MAX_RUN_S, RunKind, RunRequest, scoped_run_id
-from backchannel.core.sessions import Address
+from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.errors import InvalidRequest, StartupError, Unauthorized
 from backchannel.gateway.addressing import check_agent, check_agent_id, operator_keys
 from backchannel.gateway.auth import hash_token, read_bearer
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from backchannel.core.contracts import Clock
 
 P = TypeVar("P", bound=Params)
+Schema: TypeAlias = dict[str, Any]
 
 HOOKS_AT = "/hooks/"
 AGENT, WAKE = f"{HOOKS_AT}agent", f"{HOOKS_AT}wake"
@@ -70,6 +71,26 @@ class HookAgentParams(Params, frozen=True, kw_only=True):
     thinking: str | None = None
     timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | None = None
     idempotency_key: TriggersKey | None = None
+
+
+_TEXT: Schema = {"type": "string"}
+_ELSEWHERE: Schema = {"type": "string", "not": {"const": WEBCHAT.channel}}
+
+
+def _given(name: str, kind: Schema = _TEXT) -> Schema:
+    """Describe requests that have a parameter: null means absent."""
+    return {"required": [name], "properties": {name: kind}}
+
+
+AGENT_RULES: Schema = {
+    "allOf": [
+        {"if": {"anyOf": [_given("to"), _given("accountId"), _given("threadId")]}, "then": _given("channel")},
+        {"if": _given("channel"), "then": _given("deliver", {"const": True})},
+        {"if": _given("channel", _ELSEWHERE), "then": _given("to")},
+        {"properties": {"thinking": {"enum": [*THINKING_LEVELS, None]}}},
+    ]
+}
+"""The rules that the types above do not say, for the description of this door: of an address, and of a level."""
 
 
 class HookWakeParams(Params, frozen=True, kw_only=True):

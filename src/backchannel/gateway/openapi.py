@@ -13,9 +13,10 @@ import msgspec
 
 from backchannel.channels.signing import SIGNATURE
 from backchannel.core.delivery.channels import InboundAnswer, InboundEvent
+from backchannel.core.policy.inbound import EARLIEST_MS
 from backchannel.gateway.auth import InvokeParams
 from backchannel.gateway.errors import OPENAI_AT
-from backchannel.gateway.hooks import AGENT, WAKE, HookAccepted, HookAgentParams, HookNoted, HookWakeParams
+from backchannel.gateway.hooks import AGENT, AGENT_RULES, WAKE, HookAccepted, HookAgentParams, HookNoted, HookWakeParams
 from backchannel.gateway.metrics import CONTENT_TYPE
 from backchannel.gateway.openai import chat, input_items, reading, responses
 from backchannel.gateway.openai.door import SESSION_HEADER, ModelList, ShownModel
@@ -134,12 +135,20 @@ def _components(agent_ids: Sequence[str]) -> Schema:
     _, components = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
     for form, said in _SAID.items():
         components[form.__name__]["properties"][said]["pattern"] = r"\S"
+    components[HookAgentParams.__name__] |= AGENT_RULES
+    _describe_time(components[InboundEvent.__name__]["properties"]["ts"])
     for tool in SESSION_TOOLS:
         components[tool.params.__name__] |= tool.rules
         components[_call_name(tool)] = _call(tool, components)
     for question, rules in ((chat.ChatRequest, reading.CHAT), (responses.ResponsesRequest, reading.RESPONSES)):
         _describe_question(components[question.__name__], rules, agent_ids)
     return components
+
+
+def _describe_time(schema: Schema) -> None:
+    """Add the least time to the schema of an event's time, which may be null."""
+    (number,) = (kind for kind in schema["anyOf"] if kind["type"] == "integer")
+    number["minimum"] = EARLIEST_MS
 
 
 def _call_name(tool: type[SessionTool]) -> str:

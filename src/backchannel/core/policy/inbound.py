@@ -38,7 +38,8 @@ from backchannel.core.text import ANY, stored_name
 from backchannel.errors import InvalidRequest
 
 MAX_AGE_MS = 300_000
-_EARLIEST_MS = 100_000_000_000  # smaller numbers are seconds, or nonsense
+EARLIEST_MS = 100_000_000_000
+"""The least time of an event: smaller numbers are seconds, or nonsense."""
 
 _decode = msgspec.json.Decoder(InboundEvent).decode
 
@@ -68,7 +69,7 @@ def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
     if event.channel not in ("", channel):
         message = f"channel: {quote(event.channel)} came over {quote(channel)} (leave it out, or write the same)"
         raise InvalidRequest(message, param="channel")
-    if event.ts is not None and event.ts < _EARLIEST_MS:
+    if event.ts is not None and event.ts < EARLIEST_MS:
         message = f"ts: {event.ts} is too small (expected milliseconds since 1970, such as {now_ms})"
         raise InvalidRequest(message, param="ts")
     if event.ts is not None and now_ms - event.ts > MAX_AGE_MS:
