@@ -16,7 +16,7 @@ NO_BYTES = (
     "the workspace holds 20 MiB, and may hold 20: delete something, until then commands write nothing, in /tmp neither"
 )
 NO_FILES = (
-    "the workspace holds 402 files and folders, and may hold 300: delete something, "
+    "the workspace holds {} files and folders, and may hold 300: delete something, "
     "until then commands make no files, and open none with `>`, nor /dev/null"
 )
 DISK, FILES = "stopped: more than 20 MiB in the workspace", "stopped: more than 300 files and folders in the workspace"
@@ -185,12 +185,15 @@ MAKE_ONE = {
 def test_short_commands_that_make_files_go_above_the_limit_once(tmp_path: Path) -> None:
     box = small(tmp_path)
     assert box.says("mkdir d; touch d/{1..200}") == ""
-    assert last_line(box.says("touch {1..200}")) == NO_FILES
+    told = last_line(box.says("touch {1..200}"))
+    count = held(box)[1]
+    assert 300 < count <= 402  # on a busy machine the command is seen, and ended before its last file
+    assert told == NO_FILES.format(count)
     for way, command in MAKE_ONE.items():
         said = box.says(command)
         assert "Disk quota exceeded" in said, way
-        assert last_line(said) == NO_FILES
-    assert held(box)[1] == 402
+        assert last_line(said) == NO_FILES.format(count)
+    assert held(box)[1] == count
     assert box.says("cat own.txt; rm -r d") == "mine"
     assert box.says("echo new > new; cat new 2> /dev/null") == "new\n"
 
