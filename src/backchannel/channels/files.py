@@ -102,7 +102,7 @@ class ReceivedFiles:
     async def _one(
         self, id: InboundId, key: SessionKey, file: IncomingFile, limit: int, has_workspace: bool
     ) -> list[Block]:
-        """Fetch and keep a file, after the pauses that the platform asks for; in these it takes no other's room."""
+        """Fetch and keep a file, after the pauses that the platform asks for. Others are fetched during a pause."""
         left_s = BUSY_LIMIT_S
         while True:
             async with self._room:

@@ -52,7 +52,7 @@ def _hashed(valid: str, name: str) -> str:
 
 
 def names_all(word: str) -> bool:
-    """Whether a word of `tools.allow` is a wildcard alone: all tools, but for those that have to be named."""
+    """Whether a word of `tools.allow` is only a wildcard. It allows all tools, except those that must be named."""
     return not word.strip().strip("*")
 
 
@@ -69,5 +69,5 @@ def may_name(word: str, server: str) -> bool:
 
 @lru_cache(maxsize=256)
 def servers_named(words: tuple[str, ...], servers: tuple[str, ...]) -> tuple[str, ...]:
-    """Name the servers of which words of `tools.allow` may name a tool; asked before every run."""
+    """List the servers that may have a tool named in `tools.allow`. This is asked before every run."""
     return tuple(server for server in servers if any(may_name(word, server) for word in words))

@@ -46,7 +46,7 @@ def one_line(text: str, limit: int = 60) -> str:
 
 
 def excerpt_around(text: str, word: str, *, before: int = 60, after: int = 140) -> str | None:
-    """Give what stands around the first place that has a word, in whatever case, on one line; None if there is none."""
+    """Give the text around the first place that has a word, in any case, as one line; None if there is none."""
     at = text.lower().find(word.lower())
     if at < 0:
         return None

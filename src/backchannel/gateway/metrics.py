@@ -1,8 +1,8 @@
 """Numbers for `/metrics`, in Prometheus' text form.
 
-What no row has is counted as it happens: ends of runs and deliveries, tokens, HTTP requests. Everything else is read
-where it is known, when it is asked for. Labels are words of ours, or names that the configuration has: nobody outside
-can make new ones.
+Ends of runs and deliveries, tokens and HTTP requests are counted as they happen, since no row counts them. Everything
+else is read when somebody asks for the numbers. Labels are fixed words, or names from the configuration. So nobody
+outside can make new ones.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ audiences:
   subscribed to all sessions.
 - `chat` alone: a node, for its own sessions (`run_streams.py` has the texts).
 - `sessions.changed`: clients that subscribed to all sessions.
-- `session.message`: clients that subscribed to the messages of that session, or to all sessions. Tool results only the
-  former, since the latter have them in `agent` events.
+- `session.message`: clients that subscribed to the messages of that session, or to all sessions. The latter get no
+  tool results here: they have them in `agent` events.
 - `delivery`, `approval` (also in OpenClaw's words): clients that watch the session, or subscribed to all sessions.
 
 Runs of a flow send `agent` events marked as internal, and only a last `chat` event without a message, which closes

@@ -126,7 +126,7 @@ class EchoService:
         self._send(EVERYBODY, [_JOINED, *write_wants(self._wanted)])
 
     def set_peers(self, peers: Sequence[GatewaySeen]) -> None:
-        """Take note of which gateways there are; one that has not said what it wants is asked."""
+        """Record which gateways there are. If one has not said what it wants, it is asked."""
         self._others = frozenset(peer.number for peer in peers) - {self._store.number}
         self._interests.expire(self._others, monotonic())
         if not self.is_directed:
@@ -137,7 +137,7 @@ class EchoService:
         self._heard.put_nowait([])
 
     def hear(self, words: list[EchoId]) -> None:
-        """Take words as if another gateway had sent them; what was told already is not told again."""
+        """Handle echoes as if another gateway had sent them. Facts that were told already are not told again."""
         self._heard.put_nowait(words)
 
     def entered_again(self) -> None:
@@ -146,13 +146,13 @@ class EchoService:
 
     @property
     def is_directed(self) -> bool:
-        """Whether it is known of all others what they want, so that each is told of that alone."""
+        """Whether every other gateway has said what it wants. Each is then told only of that."""
         return not self._interests.are_unknown(self._others)
 
     # Telling
 
     def tell(self, facts: Sequence[Fact]) -> None:
-        """Tell the others of a commit, soon; those of whom it is not known what they want are told of everything."""
+        """Tell the others of a commit, soon. A gateway that has not said what it wants is told of everything."""
         if not self._others:
             return
         now, tells_all = monotonic(), not self.is_directed

@@ -15,7 +15,9 @@ from backchannel.storage.units import lines
 
 
 def is_own(tx: Tx, id: InboundId, twins: Sequence[InboundId]) -> bool:
-    """Whether we sent a message, as a part of a delivery or as a draft; `twins` are the accounts that may have.
+    """Whether one of our accounts sent a message, as a part of a delivery or as a draft.
+
+    `twins` are the ids that the message has for our other accounts.
 
     Raises:
         OwnPostUnderway: something is being posted to its chat, and it may be that.
