@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from backchannel.agents.scripted import Reply, ScriptedModel
@@ -112,6 +113,20 @@ async def test_every_service_is_told_to_be_up(tmp_path: Path) -> None:
     services = {name: value for name, value in told.items() if name.startswith("backchannel_service_up")}
     assert set(services.values()) == {1.0}
     assert any("timers" in name for name in services) and any("channels" in name for name in services)
+
+
+async def test_a_service_that_fails_is_told_with_the_times_of_its_error_and_of_its_next_try(tmp_path: Path) -> None:
+    async with desk(tmp_path, {}) as world:
+        before = await samples(world)
+        kept = world.gateway.runtime._recovery._kept
+        kept.fell("a fault of ours")
+        kept.health = structs.replace(kept.health, next_try_ms=kept.health.since_ms + 8000)
+        told = await samples(world)
+    name, at = "backchannel_service_{}timestamp_seconds service=recovery", kept.health.since_ms / 1000
+    assert before[name.format("since_")] <= at and told["backchannel_service_up service=recovery"] == 0.0
+    assert told[name.format("since_")] == told[name.format("last_error_")] == at
+    assert told[name.format("next_try_")] == at + 8
+    assert not {name.format("last_error_"), name.format("next_try_")} & before.keys()
 
 
 async def test_every_metric_follows_the_naming_rules_and_has_its_line_in_the_documents(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from starlette.types import Message, Scope, Send
@@ -19,6 +19,7 @@ from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged
 from backchannel.core.messages import Role, Usage
 from backchannel.core.runs import Run, RunKind, RunState
+from backchannel.core.supervision import ServiceHealth
 from backchannel.gateway.condition import Amounts, Condition, examine
 from backchannel.gateway.ws.connections import Connections
 from backchannel.runtime.events import Event, Hub
@@ -66,8 +67,7 @@ class Metrics:
         yield _gauge(
             "problems", "What is wrong, as status tells it; absent when it is not.", dict(problems).items(), ("code",)
         )
-        services = [((name,), float(health.is_up)) for name, health in parts.supervisor.health().items()]
-        yield _gauge("service_up", "Whether a part of the gateway that is kept going works.", services, ("service",))
+        yield from _services(parts.supervisor.health())
         yield _gauge("runs_at_work", "Runs at work in this process.", parts.runtime.running)
         yield _gauge("connections", "Open connections.", self._connections.count)
         if parts.mcp_servers is not None:
@@ -119,6 +119,21 @@ class Metrics:
         watchdog = self._connections.parts.runtime.watchdog
         yield _counter("loop_stalls", "How often the event loop was held.", watchdog.stalls)
         yield _gauge("loop_longest_stall_seconds", "The longest time that it was held.", watchdog.longest_s)
+
+
+def _services(known: Mapping[str, ServiceHealth]) -> Iterator[Metric]:
+    def moments(moment: Callable[[ServiceHealth], int | None]) -> Samples:
+        return [((name,), ms / 1000) for name, each in known.items() if (ms := moment(each)) is not None]
+
+    label, up = ("service",), [((name,), float(each.is_up)) for name, each in known.items()]
+    yield _gauge("service_up", "Whether a part of the gateway that is kept going works.", up, label)
+    since, failed = moments(lambda each: each.since_ms), moments(lambda each: each.error_at_ms)
+    due = moments(lambda each: each.next_try_ms)
+    yield _gauge("service_since_timestamp_seconds", "Since when it has been up, or down.", since, label)
+    yield _gauge("service_last_error_timestamp_seconds", "When it failed last; absent if it never did.", failed, label)
+    yield _gauge(
+        "service_next_try_timestamp_seconds", "When it is tried again; absent if it does not wait for that.", due, label
+    )
 
 
 def _counted(amounts: Amounts) -> Iterator[Metric]:
