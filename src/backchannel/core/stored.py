@@ -77,14 +77,16 @@ def _known(shape: inspect.Type, raw: Any) -> Any:
 
 def _with_unknown(shape: inspect.Type, old: Any, new: Any) -> Any:
     """Add to a new value what only the old one has, and this version does not know."""
-    found = object_shape(shape, new)
-    if found is None or type(old) is not type(new) or object_shape(shape, old) is not found:
+    if type(old) is not type(new) or (found := object_shape(shape, new)) is None:
+        return new
+    if object_shape(shape, old) is not found:
         return new
     if isinstance(new, list):
         return [*new, *old[len(found.fields) :]]
     fields = field_shapes(found)
-    known = {name: _with_unknown(fields[name], old.get(name), item) for name, item in new.items()}
-    return known | {name: item for name, item in old.items() if name not in fields}
+    nested = [name for name, item in new.items() if isinstance(item, dict | list)]
+    known = {name: _with_unknown(fields[name], old.get(name), new[name]) for name in nested}
+    return new | known | {name: item for name, item in old.items() if name not in fields}
 
 
 def object_shape(shape: inspect.Type, raw: Any) -> _Object | None:
