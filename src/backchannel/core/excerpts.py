@@ -92,10 +92,13 @@ def _cut_names(message: Message) -> Message:
     return replace(message, label=label[:LABEL_LIMIT] or None, tool_name=tool[:LABEL_LIMIT] or None)
 
 
-def condense(message: Message, *, limit: int = TEXT_LIMIT) -> Message:
-    """Reduce a message to one text, for an answer that even its cut strings would burst; pass a redacted message."""
+def condense(message: Message) -> Message:
+    """Reduce a message to one short text: with many cut strings it can still be too long for an answer.
+
+    Pass a redacted message.
+    """
     text = reading_text(message)
-    content = (TextBlock(text=_cut(text, message.id, 0, limit)),)
+    content = (TextBlock(text=_cut(text, message.id, 0, TEXT_LIMIT)),)
     return _cut_names(replace(message, content=content, label=None))
 
 

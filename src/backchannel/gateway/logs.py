@@ -30,6 +30,7 @@ from backchannel.gateway.auth import TOKEN_PREFIX
 
 _MADE_TOKEN = re.compile(rf"\b{TOKEN_PREFIX}[A-Za-z0-9_-]{{20,}}")
 _LOUD = ("httpx2", "httpcore2", "openai", "anthropic", "asyncio", "websockets", "uvicorn", "mcp.client", "client")
+_KEPT_LINES, _LONGEST_LINE = 1000, 4000
 
 
 class LogStream:
@@ -149,14 +150,13 @@ class RecentLines:
     MCP server's line or a provider's error.
     """
 
-    def __init__(self, kept: int = 1000, longest: int = 4000) -> None:
-        self._lines: deque[str] = deque(maxlen=kept)
-        self._longest = longest
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._count = 0
         self._lock = Lock()
 
     def add(self, line: str) -> None:
-        shown, _ = redact_opening(line, self._longest)
+        shown, _ = redact_opening(line, _LONGEST_LINE)
         with self._lock:
             self._lines.append(shown)
             self._count += 1

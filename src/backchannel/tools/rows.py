@@ -219,10 +219,10 @@ def duration_ms(run: Run) -> int | None:
     return None if run.started_at is None or run.ended_at is None else run.ran_ms
 
 
-def preview(messages: Sequence[Message], max_chars: int = PREVIEW_CHARS) -> str | None:
+def preview(messages: Sequence[Message]) -> str | None:
     """Cut the newest text for people to one short line."""
     for message in reversed(messages):
-        if text := one_line(text_for_people(message), max_chars):
+        if text := one_line(text_for_people(message), PREVIEW_CHARS):
             return text
     return None
 

@@ -421,9 +421,9 @@ class Subscriptions:
         for subscriber in list(audience):
             self._unanswered.send(subscriber, run.session_key, head, droppable=droppable)
 
-    def _send_to(self, audience: Set[Subscriber], head: str, *, droppable: bool = False) -> None:
+    def _send_to(self, audience: Set[Subscriber], head: str) -> None:
         for subscriber in list(audience):  # a slow one may be closed, and leave, in between
-            subscriber.send_event(head, droppable=droppable)
+            subscriber.send_event(head, droppable=False)
 
 
 def _agent_of(key: str) -> str:

@@ -23,7 +23,7 @@ from starlette.types import Scope
 
 log = structlog.get_logger(__name__)
 
-MOMENT_S = 0.25
+_MOMENT_S = 0.25
 """The shortest stay of a stranger: enough for a few round trips."""
 _CLOSED_AT_ONCE = 16
 """The connections that one turn of the loop closes; others wait meanwhile."""
@@ -55,10 +55,9 @@ class Peers:
     `most` limits all connections, `strangers` those that have not logged in.
     """
 
-    def __init__(self, *, strangers: int, most: int, moment_s: float = MOMENT_S) -> None:
+    def __init__(self, *, strangers: int, most: int) -> None:
         self._strangers_kept = strangers
         self._most = most
-        self._moment_s = moment_s
         self._all: dict[asyncio.BaseTransport, Peer] = {}
         self._strangers: OrderedDict[Peer, None] = OrderedDict()
         self._opening = 0
@@ -116,12 +115,12 @@ class Peers:
         """Schedule the close of strangers over the limit, oldest first, each after its moment."""
         if self._trimming is None and len(self._strangers) > self._strangers_kept:
             loop = asyncio.get_running_loop()
-            wait_s = next(iter(self._strangers)).came_at + self._moment_s - loop.time()
+            wait_s = next(iter(self._strangers)).came_at + _MOMENT_S - loop.time()
             self._trimming = loop.call_later(max(_BETWEEN_S, wait_s), self._trim)
 
     def _trim(self) -> None:
         self._trimming = None
-        moment_ago = asyncio.get_running_loop().time() - self._moment_s
+        moment_ago = asyncio.get_running_loop().time() - _MOMENT_S
         for _ in range(min(_CLOSED_AT_ONCE, len(self._strangers) - self._strangers_kept)):
             oldest = next(iter(self._strangers))
             if oldest.came_at > moment_ago:
