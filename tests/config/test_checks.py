@@ -304,3 +304,25 @@ def test_settings_without_effect_are_warned_of() -> None:
 def test_a_trusted_proxy_is_an_address_or_a_network(text: str) -> None:
     (problem,) = errors({"gateway": {"trustedProxies": ["127.0.0.1", "::1", "10.0.0.7/8", text]}})
     assert problem.startswith("gateway.trustedProxies[3]: ") and "such as `127.0.0.1` or `10.0.0.0/8`" in problem
+
+
+def test_an_idle_reset_needs_its_minutes() -> None:
+    missing = '`idleMinutes` is missing: mode "idle" needs it, such as 120'
+
+    assert errors({"session": {"reset": {"mode": "idle"}}}) == [f"session.reset: {missing}"]
+    assert errors({"session": {"reset": {"mode": "daily", "byType": {"group": {"mode": "idle"}}}}}) == [
+        f"session.reset.byType.group: {missing}"
+    ]
+    assert not findings({"session": {"reset": {"idleMinutes": 60, "byType": {"group": {"mode": "idle"}}}}})
+
+
+def test_reset_settings_without_a_mode_cause_a_warning() -> None:
+    [warning] = warnings({"session": {"reset": {"idleMinutes": 60}}})
+
+    assert warning == 'session.reset: has no effect until `mode` is "daily" or "idle"'
+
+
+def test_an_unknown_time_zone_is_refused() -> None:
+    [error] = errors({"tz": "Europe/Berlim"})
+
+    assert error.startswith("tz: got 'Europe/Berlim', expected a time zone such as")

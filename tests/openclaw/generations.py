@@ -181,6 +181,49 @@ EXAMPLES = {
         ]
         * 2
     ),
+    "idle minutes: when sessions begin anew": Example(
+        """{
+  session: {
+    // Two hours.
+    idleMinutes: 120,
+  },
+}
+""",
+        """{
+  session: {
+    // Two hours.
+    reset: { mode: "idle", idleMinutes: 120 },
+  },
+}
+""",
+    ),
+    "resetByType: when sessions begin anew": Example(
+        """{
+  session: {
+    reset: { mode: "daily", atHour: 5 },
+    resetByType: {
+      dm: { mode: "idle", idleMinutes: 240 },
+      group: { mode: "off" },
+    },
+    idleMinutes: 90,
+  },
+}
+""",
+        """{
+  session: {
+    reset: {
+      mode: "daily",
+      atHour: 5,
+      idleMinutes: 90,
+      byType: {
+        direct: { mode: "idle", idleMinutes: 240 },
+        group: { mode: "off" },
+      },
+    },
+  },
+}
+""",
+    ),
     "visibility: what tools see": Example(
         *[
             """{

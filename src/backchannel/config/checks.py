@@ -18,7 +18,7 @@ from backchannel.config.adapters import SANDBOXES, channel_issues
 from backchannel.config.agents import ANY_AGENT, first
 from backchannel.config.findings import show_path
 from backchannel.config.jobs import job_problems
-from backchannel.config.schedules import schedule_problem, time_zone_problem
+from backchannel.config.schedules import schedule_problem
 from backchannel.config.schema import ConfigFile
 from backchannel.config.schema_agents import (
     AgentToolSettings,
@@ -27,10 +27,12 @@ from backchannel.config.schema_agents import (
     ToolsSettings,
 )
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH
+from backchannel.config.zones import time_zone_problem
 from backchannel.core.delivery.channels import ChannelSettings, channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
 from backchannel.core.keys import DmScope, KeyScheme, normalise_agent_id
 from backchannel.core.mcp_names import MCP_GROUP, MCP_SEPARATOR, server_name_problem
+from backchannel.core.policy.resets import ResetChat, ResetMode, ResetSettings
 from backchannel.core.settings import SettingIssue, SettingPath, Settings, is_secret
 from backchannel.core.text import matches, nearest
 from backchannel.errors import InvalidSessionKey, UnknownAgent
@@ -354,6 +356,27 @@ def _cron_deliveries(file: ConfigFile) -> Iterator[SettingIssue]:
             yield SettingIssue("error", path, f"no channel has this name; {hint}", job.deliver.channel)
 
 
+def _time_zone(file: ConfigFile) -> Iterator[SettingIssue]:
+    if file.tz is not None and (problem := time_zone_problem(file.tz)):
+        yield SettingIssue("error", ("tz",), problem, file.tz)
+
+
+def _resets(file: ConfigFile) -> Iterator[SettingIssue]:
+    """A reset after idle time needs that time, and its other settings need a mode."""
+    path, reset = ("session", "reset"), file.session.reset
+    rules = {chat: reset.of(chat) for chat in ResetChat}
+    for chat, rule in rules.items():
+        if rule.lacks_minutes:
+            own = getattr(reset.by_type, chat.value).mode is not None
+            where = (*path, "byType", chat.value) if own else path
+            yield SettingIssue("error", where, '`idleMinutes` is missing: mode "idle" needs it, such as 120')
+            if not own:
+                return  # one setting is missing, however many types it is for
+    is_set = reset.idle_minutes is not None or reset.at_hour != ResetSettings().at_hour or reset.carry
+    if is_set and all(rule.mode is ResetMode.OFF for rule in rules.values()):
+        yield SettingIssue("warning", path, 'has no effect until `mode` is "daily" or "idle"')
+
+
 def _shared_main_session(file: ConfigFile) -> Iterator[SettingIssue]:
     if file.session.dm_scope is not DmScope.MAIN and file.session.scope != "global":
         return
@@ -415,6 +438,8 @@ _RULES: tuple[Callable[[ConfigFile], Iterator[SettingIssue]], ...] = (
     _hooks,
     _cron,
     _cron_deliveries,
+    _time_zone,
+    _resets,
     _shared_main_session,
     _mcp_servers,
     _without_effect,

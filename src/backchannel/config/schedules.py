@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TypeAlias
 
 from backchannel.config.schema_doors import UNIT_MS
+from backchannel.config.zones import read_zone
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidSchedule
 
@@ -84,7 +85,7 @@ def read_schedule(text: str, tz: str | None, *, anchor: int = 0) -> Schedule:
         InvalidSchedule: it cannot be read, never comes, or its time zone is not known.
     """
     try:
-        zone = _read_zone(tz)
+        zone = UTC if tz is None else read_zone(tz)
     except ValueError as problem:
         raise InvalidSchedule(f"not a time zone: {quoted(tz or '')} ({problem})", param="tz") from None
     try:
@@ -104,15 +105,6 @@ def schedule_problem(text: str) -> str | None:
     """Say what is wrong with a schedule, if anything is."""
     try:
         _read(text, UTC, 0)
-    except ValueError as problem:
-        return str(problem)
-    return None
-
-
-def time_zone_problem(name: str) -> str | None:
-    """Say what is wrong with a time zone's name, if anything is."""
-    try:
-        _read_zone(name)
     except ValueError as problem:
         return str(problem)
     return None
@@ -181,19 +173,6 @@ def _read_fields(text: str, zone: tzinfo) -> Cron:
     if comes is None:
         raise ValueError("no such day ever comes")
     return cron
-
-
-def _read_zone(name: str | None) -> tzinfo:
-    if name is None:
-        return UTC
-    from zoneinfo import ZoneInfo, available_timezones  # only schedules with a zone pay for it
-
-    try:
-        return ZoneInfo(name)
-    except (LookupError, ValueError, OSError):
-        if not available_timezones():
-            raise ValueError("this machine knows no time zones: install its package `tzdata`") from None
-        raise ValueError("expected a time zone such as `Europe/Berlin` or `UTC`") from None
 
 
 def _moment(ms: int, zone: tzinfo) -> datetime:

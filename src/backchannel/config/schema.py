@@ -9,6 +9,7 @@ A channel has the settings of its adapter. `validation.py` puts them where `Chan
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
@@ -18,10 +19,12 @@ from backchannel.config.adapters import DATABASES, default_database_url, is_in_f
 from backchannel.config.findings import ConfigFinding
 from backchannel.config.schema_agents import AgentsSettings, McpSettings, ToolsSettings
 from backchannel.config.schema_doors import CronSettings, GatewaySettings, HookSettings
+from backchannel.config.zones import last_mark, zone_named
 from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.keys import DmScope, KeyScheme
 from backchannel.core.policy.inbound import BindingSettings
 from backchannel.core.policy.limits import ExchangeLimitSettings
+from backchannel.core.policy.resets import ResetSchedule, ResetSettings
 from backchannel.core.policy.send_policy import SendPolicySettings
 from backchannel.core.settings import AtLeastOne, Settings, secret, setting
 
@@ -54,6 +57,7 @@ class SessionSettings(Settings, frozen=True, kw_only=True):
         ExchangeLimitSettings()
     )
     send_policy: Annotated[SendPolicySettings, setting("What may be sent where.")] = SendPolicySettings()
+    reset: Annotated[ResetSettings, setting("When a session begins anew by itself.")] = ResetSettings()
 
 
 class MessageSettings(Settings, frozen=True, kw_only=True):
@@ -142,6 +146,12 @@ class ModelsSettings(Settings, frozen=True, kw_only=True):
 class ConfigFile(Settings, frozen=True, kw_only=True):
     """The configuration file."""
 
+    tz: Annotated[
+        str | None,
+        setting(
+            "The time zone of days and hours, such as `Europe/Berlin`. Unset: the machine's. Cron jobs have their own."
+        ),
+    ] = None
     session: Annotated[SessionSettings, setting("How conversations become sessions.")] = SessionSettings()
     messages: Annotated[MessageSettings, setting("Messages of the gateway to people.")] = MessageSettings()
     agents: Annotated[AgentsSettings, setting("The agents.")] = AgentsSettings()
@@ -190,6 +200,11 @@ class Config(ConfigFile, frozen=True, kw_only=True):
         if self.transcripts.files is not None:
             return self.transcripts.files
         return is_in_folder(self.database_url)
+
+    @property
+    def reset_schedule(self) -> ResetSchedule:
+        """When sessions begin anew by themselves."""
+        return ResetSchedule(self.session.reset, partial(last_mark, zone_named(self.tz)))
 
     @property
     def default_agent(self) -> str:

@@ -115,6 +115,15 @@ class GrowthWritten(msgspec.Struct, frozen=True):
     body: str
 
 
+class SessionBegunAnew(msgspec.Struct, frozen=True):
+    """A message reset a session that was not used since its mark; `reason` is `daily` or `idle`."""
+
+    key: str
+    reason: str
+    ended_id: str
+    session_id: str
+
+
 class PolicyShadowed(msgspec.Struct, frozen=True):
     """The send policy would deny what was accepted: only `shadow` let it through."""
 
@@ -138,4 +147,5 @@ Fact = (
     | GrowthWanted
     | GrowthWritten
     | PolicyShadowed
+    | SessionBegunAnew
 )

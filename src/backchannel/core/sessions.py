@@ -101,6 +101,14 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.running_run is None and self.queued == 0 and not self.flushing
 
 
+class EndedTranscript(NamedTuple):
+    """A transcript that a reset ended, and why: `reset`, `daily` or `idle`."""
+
+    session_id: str
+    ended_at: int
+    reason: str
+
+
 class OpenedSession(NamedTuple):
     """What somebody who opens a session reads of it."""
 
@@ -110,6 +118,8 @@ class OpenedSession(NamedTuple):
     """How many messages the transcript has."""
     seen: tuple[Session, list[str]] | None
     """Its row, with its runs that are not over."""
+    follows: EndedTranscript | None = None
+    """The transcript before this one, if a reset ended it."""
 
 
 _STORED: StoredForm[Address] = StoredForm(Address)
@@ -182,6 +192,16 @@ class SessionIdEntry(msgspec.Struct, frozen=True, array_like=True):
     mark: str
     ended_at: int | None
     end_reason: str | None
+    """`reset`, `daily`, `idle`, `deleted` or `importing`."""
+    follows: str | None = None
+    """The transcript that a reset ended to begin this one."""
+    carries: bool = False
+    """Whether it is to begin with a summary of that one."""
+
+    @property
+    def carries_from(self) -> str | None:
+        """The transcript whose summary this one is to begin with."""
+        return self.follows if self.carries else None
 
     @property
     def is_current(self) -> bool:

@@ -164,6 +164,7 @@ class Gateway:
                 locks_rows=self.config.cluster.locks == "rows",
                 outlets=ChannelOutlets(self.channels, guard),
                 tells_failures=self.config.messages.failure_notice,
+                resets=self.config.reset_schedule,
             )
             exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)

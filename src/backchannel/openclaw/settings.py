@@ -13,11 +13,14 @@ The moves, older name first:
 - `routing.agents.<id>`: the entry of `agents.list[]` with that id.
 - `routing.agentToAgent`: `tools.agentToAgent`.
 - `routing.bindings`: `bindings`.
+- `session.resetByType`: `session.reset.byType`, and in it `dm`: `direct`.
+- `session.idleMinutes`: `session.reset.idleMinutes`; without a `reset`, its mode is `idle`.
 - `dmPolicy: "pairing"` in `channels.<name>`: `pairing: true`. `"allowlist"` is what holds without it.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -108,11 +111,35 @@ def modernise(raw: dict[str, Any]) -> SettingsModernised:
                 read(modern, group)
     for path in (("session", "sendPolicy", "rules"), ("bindings",)):
         _rename_in_matches(modern, path)
+    _read_resets(modern)
     channels = modern.raw.get("channels")
     for name, channel in channels.items() if isinstance(channels, dict) else ():
         if isinstance(channel, dict):
             _read_dm_policy(modern, channel, ("channels", name))
     return modern
+
+
+def _read_resets(modern: SettingsModernised) -> None:
+    """Read when sessions begin anew. `idleMinutes` alone means that they do so after that time."""
+    session, reset = modern.raw.get("session"), ("session", "reset")
+    if not isinstance(session, dict):
+        return
+    if "idleMinutes" in session:
+        minutes, old = session.pop("idleMinutes"), ("session", "idleMinutes")
+        if "reset" in session or "resetByType" in session:
+            _put(modern, minutes, old, (*reset, "idleMinutes"))
+        else:
+            session["reset"] = {"mode": "idle", "idleMinutes": minutes}
+            modern.origins[*reset, "idleMinutes"] = old
+            modern.note(Move(old, reset, "renamed", f'{{ mode: "idle", idleMinutes: {json.dumps(minutes)} }}'))
+    if "resetByType" in session:
+        _put(modern, session.pop("resetByType"), ("session", "resetByType"), (*reset, "byType"))
+    types = session["reset"].get("byType") if isinstance(session.get("reset"), dict) else None
+    if isinstance(types, dict) and "dm" in types:
+        path = (*reset, "byType")
+        fate: Fate = "ignored" if "direct" in types else "renamed"
+        types.setdefault("direct", types.pop("dm"))
+        modern.note(Move(trace((*path, "dm"), modern.origins), (*path, "direct"), fate))
 
 
 def _read_dm_policy(modern: SettingsModernised, channel: dict[str, Any], path: SettingPath) -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from backchannel.core.cluster.echoes import EVERYTHING, Topic, run_topic, session_topic
 from backchannel.core.delivery.delivery import Delivery
-from backchannel.core.facts import DeliveryChanged, Fact, PairingChanged, RunChanged
+from backchannel.core.facts import DeliveryChanged, Fact, PairingChanged, RunChanged, SessionBegunAnew
 from backchannel.core.messages import Block
 from backchannel.core.policy.pairing import PairingState
 from backchannel.core.runs import Run, RunState
@@ -196,6 +196,18 @@ def log_pairings(event: Event) -> None:
             "a stranger was sent a code" if pairing.state is PairingState.PENDING else f"a stranger was {pairing.state}"
         )
         log.info(what, channel=pairing.channel, sender=made_visible(pairing.sender_id), by=pairing.answered_by)
+
+
+def log_resets(event: Event) -> None:
+    """Write into the log that a session began anew by itself; a listener."""
+    if isinstance(event, SessionBegunAnew):
+        log.info(
+            "a session began anew",
+            session_key=event.key,
+            reason=event.reason,
+            ended=event.ended_id,
+            session_id=event.session_id,
+        )
 
 
 def _log_run(run: Run) -> None:

@@ -17,6 +17,7 @@ from backchannel.core.facts import (
     PairingChanged,
     PolicyShadowed,
     RunChanged,
+    SessionBegunAnew,
     SessionChanged,
 )
 from backchannel.core.keys import SessionKey, normalise_agent_id
@@ -33,7 +34,7 @@ from backchannel.runtime.cluster.media import Media
 from backchannel.runtime.cluster.member import ClusterMember, MemberParts
 from backchannel.runtime.conversations import Conversations
 from backchannel.runtime.drafts import Drafts
-from backchannel.runtime.events import Event, Hub, log_failures, log_pairings
+from backchannel.runtime.events import Event, Hub, log_failures, log_pairings, log_resets
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.lanes import RUN, Lanes
@@ -75,6 +76,7 @@ class Runtime(Service):
         self.hub = Hub()
         self.hub.listen(log_failures, RunChanged, DeliveryChanged)
         self.hub.listen(log_pairings, PairingChanged)
+        self.hub.listen(log_resets, SessionBegunAnew)
         self.retries = Retries(self.hub)
         self.guard = guard
         self.hub.listen(self.guard.on_shadowed, PolicyShadowed)

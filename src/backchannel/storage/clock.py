@@ -85,4 +85,8 @@ def pull_in(tx: Tx) -> None:
         tx.now,
         tx.now,
     )
-    tx.run(f"UPDATE sessions SET updated_at = ? WHERE {_SESSIONS}", tx.now, tx.now)
+    tx.run(
+        "UPDATE sessions SET updated_at = ?, used_at = CASE WHEN used_at > ? THEN ? ELSE used_at END "
+        f"WHERE {_SESSIONS}",
+        *[tx.now] * 4,
+    )

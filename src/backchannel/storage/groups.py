@@ -30,6 +30,7 @@ class UnitTx(ABC):
         "number",
         "outlets",
         "reactions",
+        "resets",
         "scheme",
         "tells_failures",
         "transcript",
@@ -43,6 +44,7 @@ class UnitTx(ABC):
         self.number = context.number
         self.outlets = context.outlets
         self.tells_failures = context.tells_failures
+        self.resets = context.resets
         self.transcript = context.transcript
         self.reactions = context.reactions
 

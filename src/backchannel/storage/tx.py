@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
+from backchannel.core.policy.resets import NO_RESETS, ResetSchedule
 from backchannel.core.policy.send_policy import SendDecision
 from backchannel.storage.events import UnitEvent
 from backchannel.storage.full_text import SearchEffort
@@ -83,6 +84,8 @@ class UnitContext:
     outlets: Outlets = NO_OUTLETS
     tells_failures: bool = True
     """Whether a person is told that a message could not be answered."""
+    resets: ResetSchedule = NO_RESETS
+    """When sessions begin anew by themselves."""
     transcript: TranscriptPath = no_transcripts
     reactions: Mapping[type, Sequence[Reaction]] = field(default_factory=dict)
     """The reactions to the events of a unit, in the same commit."""
@@ -97,6 +100,7 @@ class Tx(Protocol):
     number: int
     outlets: Outlets
     tells_failures: bool
+    resets: ResetSchedule
     transcript: TranscriptPath
     free_rows: str
     """Ends a SELECT that skips rows locked by other programs, and locks the others."""

@@ -18,6 +18,7 @@ const NEAR_END = 50;
 export class Transcript {
   key;
   sessionId = undefined;
+  follows = undefined;
   /** Rows, oldest first; a new array whenever they change. */
   messages = [];
   /** Accepted, and not yet in the transcript. */
@@ -191,6 +192,7 @@ export class Transcript {
     }
     this.key = page.sessionKey;
     this.sessionId = page.sessionId;
+    this.follows = page.follows;
     this.messages = page.messages;
     this.prepended = 0;
     this.#ids = new Set(page.messages.map((message) => message.id));

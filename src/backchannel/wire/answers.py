@@ -201,6 +201,15 @@ class ChatStarted(Answer, frozen=True, kw_only=True):
     """The answer of a chat command, which has no run and is in no history."""
 
 
+class FollowedTranscript(Answer, frozen=True, kw_only=True):
+    """A transcript that a reset ended."""
+
+    session_id: str
+    ended_at: int
+    reason: str
+    """`reset`: somebody asked for it. `daily`, `idle`: `session.reset` did."""
+
+
 class ChatRead(Answer, frozen=True, kw_only=True):
     """The answer of `chat.history` with decoded messages."""
 
@@ -212,6 +221,7 @@ class ChatRead(Answer, frozen=True, kw_only=True):
     """The number of waiting messages that `pending` does not have."""
     session_id: str | None = None
     thinking_level: str | None = None
+    follows: FollowedTranscript | None = None
 
 
 class ChatAborted(Answer, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ import msgspec
 from backchannel.core.messages import Message, Role, ThinkingBlock, ToolCallBlock, decode_message
 from backchannel.core.policy.approvals import Approval
 from backchannel.core.runs import CallState, Run, RunState, ToolCall
+from backchannel.core.sessions import EndedTranscript
 from backchannel.core.text import cut
 from backchannel.wire.shapes import Answer
 
@@ -76,6 +77,8 @@ class RunStory(msgspec.Struct, frozen=True, kw_only=True):
     """By the id of the call."""
     approvals: Sequence[Approval] = ()
     delivery_id: str | None = None
+    follows: EndedTranscript | None = None
+    """The transcript that the run's message ended by itself, to begin a new one."""
     is_cut: bool = False
     """Whether there is more than was read."""
 
@@ -86,7 +89,7 @@ class TimelineEntry(Answer, frozen=True, kw_only=True):
     at: int
     kind: str
     """`queued`, `model`, `tool`, `retry`, `interrupted` (`process` died or was stopped), `resumed`, `setAside`,
-    `retried`, `waiting` or `ended`."""
+    `retried`, `waiting`, `reset` (its message began a new transcript) or `ended`."""
     ended_at: int | None = None
     step: int | None = None
     """Counted from 1."""
@@ -102,7 +105,7 @@ class TimelineEntry(Answer, frozen=True, kw_only=True):
     cost: float | None = None
     model: str | None = None
     status: str | None = None
-    """The end of the run, or the answer to an approval."""
+    """The end of the run, the answer to an approval, or the reason of a reset: `daily` or `idle`."""
     stop_reason: str | None = None
     error: str | None = None
     process: int | None = None
@@ -132,7 +135,7 @@ def build_timeline(story: RunStory) -> Timeline:
     entries = [*(_event(event) for event in story.events), *_steps(story), *_approvals(story)]
     entries.sort(key=lambda entry: entry.at)
     _put_deaths_last(entries)
-    entries = [_queued(story), *entries, *_ended(story)]
+    entries = [*_reset(story), _queued(story), *entries, *_ended(story)]
     return Timeline(entries[-_MOST_ENTRIES:], story.is_cut or len(entries) > _MOST_ENTRIES)
 
 
@@ -153,6 +156,11 @@ def _queued(story: RunStory) -> TimelineEntry:
         asked = decode_message(run.message)
     text = None if asked is None else cut(asked.text, TEXT_SHOWN)
     return TimelineEntry(at=run.accepted_at, ended_at=run.started_at, kind="queued", text=text)
+
+
+def _reset(story: RunStory) -> Iterator[TimelineEntry]:
+    if story.follows is not None:
+        yield TimelineEntry(at=story.follows.ended_at, kind="reset", status=story.follows.reason)
 
 
 def _ended(story: RunStory) -> Iterator[TimelineEntry]:

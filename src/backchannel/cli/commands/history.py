@@ -58,6 +58,8 @@ def history(
     if as_json:
         show_json(as_plain(loaded) | {"failedRuns": failed})
         return
+    if loaded.follows is not None and not loaded.has_more:
+        say_dim(f"{_begun(loaded.follows)} The earlier transcript is {loaded.follows.session_id}.", err=True)
     for message, ended in interleaved(loaded.messages, failed):
         show_message(message, with_tools=tools, as_stored=everything)
         for run in ended:
@@ -68,6 +70,12 @@ def history(
         say_dim(f"{loaded.pending_left_out} more wait behind them.", err=True)
     if loaded.has_more:
         say_dim(f"There are older ones: --limit {limit * 2} shows them.", err=True)
+
+
+def _begun(before: answers.FollowedTranscript) -> str:
+    """Say why a conversation began anew."""
+    why = {"daily": "by itself, for a new day", "idle": "by itself, after a pause"}.get(before.reason, "by a reset")
+    return f"This conversation began anew {clock_time(before.ended_at)}, {why}."
 
 
 class _Following:

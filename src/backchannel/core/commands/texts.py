@@ -19,7 +19,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Message, TextBlock, ThinkingBlock, ToolCallBlock
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.secrets.redaction import redact_opening, redact_value_opening
-from backchannel.core.sessions import Session
+from backchannel.core.sessions import EndedTranscript, Session
 from backchannel.core.text import cut
 
 ALL = "all"
@@ -96,6 +96,10 @@ class StatusView:
     subagents: int = 0
     """Those at work, waiting, or not announced yet."""
     sending: Decision | None = None
+    follows: EndedTranscript | None = None
+    """The transcript before the session's own, if a reset ended it."""
+    begun_ms: int | None = None
+    """How long ago that was."""
 
 
 def status_text(view: StatusView) -> str:
@@ -104,7 +108,7 @@ def status_text(view: StatusView) -> str:
     if view.model is not None:
         lines.append(f"Model: {view.model}")
     if view.session is not None:
-        lines += [*_context(view.session), _used(view.session)]
+        lines += [*_begun(view), *_context(view.session), _used(view.session)]
     if view.subagents:
         lines.append(f"Sub-agents: {view.subagents} at work")
     if view.session is not None and view.sending is not None:
@@ -119,6 +123,16 @@ def _doing(view: StatusView) -> str:
     if view.running_ms is not None:
         doing += f" for {show_duration(view.running_ms)}"
     return doing + (f", {_several(view.session.queued, 'message')} waiting" if view.session.queued else "")
+
+
+_BEGUN = {"daily": "for a new day", "idle": "after a pause"}
+
+
+def _begun(view: StatusView) -> list[str]:
+    """Tell when and why the conversation began anew."""
+    if view.follows is None or view.begun_ms is None:
+        return []
+    return [f"Began anew: {show_duration(view.begun_ms)} ago, {_BEGUN.get(view.follows.reason, 'by a reset')}"]
 
 
 def _context(session: Session) -> list[str]:

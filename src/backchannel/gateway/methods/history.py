@@ -19,7 +19,7 @@ from backchannel.gateway.addressing import check_agent, find_session_or_main, re
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.openclaw.lines import placed_all
 from backchannel.gateway.parts import GatewayParts
-from backchannel.wire.answers import SessionFound
+from backchannel.wire.answers import FollowedTranscript, SessionFound
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import ModelShown, SessionRow
 from backchannel.wire.shapes import Answer, SharedParams
@@ -49,6 +49,8 @@ class ChatHistory(Answer, frozen=True, kw_only=True):
     """The number of waiting messages that `pending` does not have."""
     session_id: str | None = None
     thinking_level: str | None = None
+    follows: FollowedTranscript | None = None
+    """The transcript before this one, if a reset ended it."""
 
 
 class InFlightRun(Answer, frozen=True, kw_only=True, omit_defaults=False):
@@ -214,6 +216,7 @@ async def read_history(
         pending_left_out=(opened.pending.total - len(pending)) or None,
         has_more=opened.page.has_more or is_cut,
         thinking_level=session.thinking_level,
+        follows=None if opened.follows is None else FollowedTranscript(**opened.follows._asdict()),
     )
     return history, opened
 

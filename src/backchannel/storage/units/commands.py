@@ -36,7 +36,7 @@ from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units import approvals, idempotency, messages, pairing, runs, sessions
 from backchannel.storage.units.flows import barriers, interruption, spawns
-from backchannel.storage.views import families
+from backchannel.storage.views import families, shown
 
 _MOST_WAITING = 200
 _POLICIES = {"on": "allow", "off": "deny"}
@@ -138,12 +138,15 @@ def _view(tx: Tx, session: Session | None, asker: Asker) -> StatusView:
     (children,) = required(
         tx.one("SELECT count(*) FROM spawns WHERE requester_key = ? AND state <> 'done'", session.key)
     )
+    _, follows = shown.transcript_start(tx, session.session_id)
     destination = asker.destination or Destination.of_session(session, tx.scheme)
     return StatusView(
         session=session,
         model=asker.agent_model and (session.model or asker.agent_model),
         running_ms=None if run is None or run.at_work_since is None else max(0, tx.now - run.at_work_since),
         subagents=int(children),
+        follows=follows,
+        begun_ms=None if follows is None else max(0, tx.now - follows.ended_at),
         sending=may_send(asker.policy, destination, session.send_policy),
     )
 

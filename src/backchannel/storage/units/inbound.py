@@ -27,7 +27,7 @@ from backchannel.errors import ChatMovedMeanwhile
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import INBOUND_IDS
 from backchannel.storage.tx import Tx
-from backchannel.storage.units import chats, commands, deliveries, inbox, own_posts, pairing, runs, sessions
+from backchannel.storage.units import chats, commands, deliveries, inbox, own_posts, pairing, resets, runs, sessions
 
 _STORED: StoredForm[InboundOutcome] = StoredForm(InboundOutcome)
 
@@ -100,19 +100,24 @@ def _remember(tx: Tx, id: InboundId, outcome: InboundOutcome) -> None:
 
 
 def _arrive(tx: Tx, arrival: Arrival, found: Session | None) -> Session:
-    """Write down where the session was last spoken to from, what its chat is called, and whether people share it."""
+    """Begin anew if it is time, and record the message's place.
+
+    That is where the session was last spoken to from, what its chat is called, and whether people share it.
+    """
     routed = arrival.routed
-    session = sessions.ensure_found(tx, routed.key, found)
+    session = resets.reset_if_due(tx, sessions.ensure_found(tx, routed.key, found))
     return sessions.update(
         tx,
         session.key,
         "delivery_context = ?, display_name = coalesce(?, display_name), channel = coalesce(?, channel), "
-        "is_shared = CASE WHEN first_person <> ? THEN 1 ELSE is_shared END, first_person = coalesce(first_person, ?)",
+        "is_shared = CASE WHEN first_person <> ? THEN 1 ELSE is_shared END, first_person = coalesce(first_person, ?), "
+        "used_at = ?",
         write_address(routed.address),
         routed.display_name,
         None if arrival.event.chat_type is ChatType.DIRECT else arrival.event.channel,
         routed.person,
         routed.person,
+        tx.now,
     )
 
 

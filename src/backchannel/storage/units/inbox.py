@@ -61,6 +61,7 @@ def add_if_kept(tx: Tx, key: SessionKey, note: Message) -> bool:
     is_kept = session.archived_at is None and not session.deleting
     if is_kept:
         add_to(tx, session, note)
+        tx.run("UPDATE sessions SET used_at = ? WHERE key = ?", tx.now, session.key)  # it asked for this itself
     return is_kept
 
 

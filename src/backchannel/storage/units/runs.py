@@ -30,7 +30,7 @@ from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import RUNS, SESSIONS
 from backchannel.storage.tx import LIVE, QUEUED, READY, Tx, assignments, filters, marks, required, tell_shadowed
-from backchannel.storage.units import archiving, idempotency, inbox, messages, run_events, sessions
+from backchannel.storage.units import archiving, idempotency, inbox, messages, resets, run_events, sessions
 from backchannel.wire.timeline import RunEventKind
 
 
@@ -96,6 +96,8 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
         session = sessions.update(tx, session.key, "display_name = coalesce(display_name, ?)", request.label)
     if check is not None:
         tell_shadowed(tx, session.key, check(session))
+    if request.kind is RunKind.MESSAGE and request.expected_session_id is None:
+        session = resets.reset_if_due(tx, session)
     if request.session_lives_ms is not None:
         session = archiving.keep_for(tx, session, request.session_lives_ms)
     if request.id is not None:
@@ -111,10 +113,20 @@ def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -
         started = _enter(tx, run, message, session, tx.number)
         return RunAccepted(run, started)
     run = _insert(tx, request, message, session)
-    tx.run("UPDATE sessions SET queued = queued + 1, updated_at = ? WHERE key = ?", tx.now, session.key)
+    tx.run(
+        "UPDATE sessions SET queued = queued + 1, updated_at = ?, used_at = coalesce(?, used_at) WHERE key = ?",
+        tx.now,
+        _used_at(tx, run),
+        session.key,
+    )
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
     return RunAccepted(run, None)
+
+
+def _used_at(tx: Tx, run: Run) -> int | None:
+    """Return the time if a run is a use of its session: a message of people, or what its own sub-agents bring."""
+    return tx.now if run.kind in (RunKind.MESSAGE, RunKind.WAKE) else None
 
 
 def _same_request(tx: Tx, join: Join) -> Run | None:
@@ -252,7 +264,13 @@ def _enter(
         tx.happened(RunEntered(session))
     if message is not None:
         head = messages.append(tx, session.key, session.session_id, message, stored)
-    tx.run("UPDATE sessions SET running_run = ?, updated_at = ? WHERE key = ?", run.id, tx.now, session.key)
+    tx.run(
+        "UPDATE sessions SET running_run = ?, updated_at = ?, used_at = coalesce(?, used_at) WHERE key = ?",
+        run.id,
+        tx.now,
+        _used_at(tx, run),
+        session.key,
+    )
     tx.tell(RunChanged(run))
     tx.tell(SessionChanged(session.key, "run"))
     return RunStarted(run, Fence.of(run, number), session, head)
@@ -315,13 +333,14 @@ def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]
     """
     row = required(
         tx.one(
-            f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, "
+            f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, used_at = coalesce(?, used_at), "
             "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END, "
             "last_state = CASE WHEN session_id = ? THEN ? ELSE last_state END WHERE key = ? "
             f"{SESSIONS.returning}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
             "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
             *used.values,
             tx.now,
+            _used_at(tx, run),
             run.session_id,  # only for the transcript that it ran in: a reset may have replaced it
             int(run.state is RunState.ABORTED),
             run.session_id,

@@ -107,8 +107,9 @@ def _revive(tx: Tx, session: Session) -> Session:
     session_id = _new_transcript(tx, session.key)
     tx.run(
         "UPDATE sessions SET session_id = ?, archived_at = NULL, label = NULL, system_sent = 0, aborted_last_run = 0, "
-        "last_state = NULL, total_tokens = NULL, lives_ms = NULL, updated_at = ? WHERE key = ?",
+        "last_state = NULL, total_tokens = NULL, lives_ms = NULL, updated_at = ?, used_at = ? WHERE key = ?",
         session_id,
+        tx.now,
         tx.now,
         session.key,
     )
@@ -116,9 +117,17 @@ def _revive(tx: Tx, session: Session) -> Session:
     return need(tx, session.key)
 
 
-def _new_transcript(tx: Tx, key: str) -> str:
+def _new_transcript(tx: Tx, key: str, follows: str | None = None, *, carries: bool = False) -> str:
     session_id = new_session_id()
-    tx.insert(SESSION_IDS, session_id=session_id, key=key, mark=new_mark(os.urandom(10)), created_at=tx.now)
+    tx.insert(
+        SESSION_IDS,
+        session_id=session_id,
+        key=key,
+        mark=new_mark(os.urandom(10)),
+        created_at=tx.now,
+        follows=follows,
+        carries=int(carries),
+    )
     return session_id
 
 
@@ -212,16 +221,20 @@ def _check_label_is_free(tx: Tx, session: Session, label: str) -> None:
         )
 
 
-def reset(tx: Tx, key: str) -> Session:
-    """Start a new transcript under the same key. The active run is asked to stop, and ends in the old one."""
+def reset(tx: Tx, key: str, *, reason: str = "reset", carries: bool = False) -> Session:
+    """Start a new transcript under the same key. The active run is asked to stop, and ends in the old one.
+
+    `reason` is why the old transcript ended. With `carries`, the new one is to begin with a summary of it.
+    """
     session = need(tx, key)
     check_kept(session)
-    _end_transcript(tx, session.session_id, "reset", tx.now)
+    _end_transcript(tx, session.session_id, reason, tx.now)
     _take_back_grants(tx, key)
     tx.run(
         "UPDATE sessions SET session_id = ?, system_sent = 0, aborted_last_run = 0, last_state = NULL, "
-        "total_tokens = NULL, updated_at = ? WHERE key = ?",
-        _new_transcript(tx, key),
+        "total_tokens = NULL, updated_at = ?, used_at = ? WHERE key = ?",
+        _new_transcript(tx, key, session.session_id, carries=carries),
+        tx.now,
         tx.now,
         key,
     )
@@ -279,15 +292,18 @@ def update(tx: Tx, key: str, sets: str, *values: Any) -> Session:
     )
 
 
+_ENTRY = "SELECT session_id, key, mark, ended_at, end_reason, follows, carries FROM session_ids"
+
+
 def by_id(tx: Tx, session_id: str) -> SessionIdEntry | None:
-    row = tx.one("SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id = ?", session_id)
+    row = tx.one(f"{_ENTRY} WHERE session_id = ?", session_id)
     return None if row is None else msgspec.convert(row, SessionIdEntry, strict=False)
 
 
 def transcripts_after(tx: Tx, after: str, limit: int) -> list[SessionIdEntry]:
     """List all transcripts with messages by id, also those of ended sessions."""
     rows = tx.all(
-        "SELECT session_id, key, mark, ended_at, end_reason FROM session_ids WHERE session_id > ? AND next_seq > 0 "
+        f"{_ENTRY} WHERE session_id > ? AND next_seq > 0 "
         "AND coalesce(end_reason, '') <> 'importing' ORDER BY session_id LIMIT ?",
         after,
         limit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backchannel.core.messages import Message, PendingMessages, Role, decode_message
-from backchannel.core.sessions import OpenedSession, Session
+from backchannel.core.sessions import EndedTranscript, OpenedSession, Session
 from backchannel.storage.tx import LIVE, Tx
 from backchannel.storage.units import inbox, messages, sessions
 
@@ -39,18 +39,26 @@ def opened(
     A transcript that was replaced has no row any more.
     """
     seen = session_seen(tx, session.key)
+    length, follows = transcript_start(tx, session.session_id)
     return OpenedSession(
         page=messages.lines(tx, session.session_id, limit=limit, before=before, after=after),
         pending=PendingMessages([], 0) if session.archived_at else inbox.pending(tx, session.key, most_pending),
-        length=_transcript_length(tx, session.session_id),
+        length=length,
         seen=seen if seen is not None and seen[0].session_id == session.session_id else None,
+        follows=follows,
     )
 
 
-def _transcript_length(tx: Tx, session_id: str) -> int:
-    """Count the messages of a transcript."""
-    row = tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session_id)
-    return 0 if row is None else int(row[0])
+def transcript_start(tx: Tx, session_id: str) -> tuple[int, EndedTranscript | None]:
+    """Count the messages of a transcript, and find the transcript before it."""
+    row = tx.one(
+        "SELECT i.next_seq, p.session_id, p.ended_at, p.end_reason FROM session_ids i "
+        "LEFT JOIN session_ids p ON p.session_id = i.follows AND p.ended_at IS NOT NULL WHERE i.session_id = ?",
+        session_id,
+    )
+    if row is None:
+        return 0, None
+    return int(row[0]), None if row[1] is None else EndedTranscript(*row[1:])
 
 
 def first_said(tx: Tx, session_ids: Sequence[str]) -> dict[str, Message]:

@@ -11,12 +11,15 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.messages import Message, Role, decode_message
+from backchannel.core.policy.resets import ResetMode
 from backchannel.core.runs import Run, ToolCall
+from backchannel.core.sessions import EndedTranscript
 from backchannel.core.text import quoted
 from backchannel.errors import RunNotFound
 from backchannel.storage.tables import TOOL_CALLS
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import approvals, run_events, runs
+from backchannel.storage.views.shown import transcript_start
 from backchannel.wire.timeline import CallFlow, RunStory, Timeline, build_timeline
 
 MOST_EVENTS = 500
@@ -25,6 +28,7 @@ _MOST_MESSAGES = 5000
 """The most messages of a transcript that are read, those of other runs too."""
 _MOST_BYTES = 8 * 1024 * 1024
 _READ_AT_ONCE = 32
+_BY_ITSELF = (ResetMode.DAILY.value, ResetMode.IDLE.value)
 _LAST = "\U0010ffff"
 
 
@@ -54,6 +58,7 @@ def timeline(tx: Tx, run_id: str) -> RunTimeline:
         flows=_flows(tx, run),
         approvals=approvals.of_calls(tx, *_range(run), _MOST_CALLS),
         delivery_id=_delivery(tx, run),
+        follows=_reset_by(tx, run),
         is_cut=is_cut or len(calls) == _MOST_CALLS,
     )
     return RunTimeline(run, build_timeline(story))
@@ -136,6 +141,15 @@ def _flows(tx: Tx, run: Run) -> dict[str, CallFlow]:
 
 def _range(run: Run) -> tuple[str, str]:
     return f"{run.id}/", f"{run.id}/{_LAST}"
+
+
+def _reset_by(tx: Tx, run: Run) -> EndedTranscript | None:
+    """Find the transcript that a run's message ended, in the commit that accepted it."""
+    if run.session_id is None:
+        return None
+    _, before = transcript_start(tx, run.session_id)
+    is_own = before is not None and before.reason in _BY_ITSELF and before.ended_at == run.accepted_at
+    return before if is_own else None
 
 
 def _delivery(tx: Tx, run: Run) -> str | None:

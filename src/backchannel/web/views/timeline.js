@@ -190,6 +190,8 @@ function sayMark(entry, axis, run) {
       return { tone: "warn", text: setAside(entry, axis) };
     case "retried":
       return { tone: "info", text: `A person started it once more${againAfter(entry.text)}` };
+    case "reset":
+      return { tone: "info", text: `The conversation began anew${entry.status === "daily" ? ", for a new day" : ", after a pause"}` };
     case "ended":
       if (entry.error === STOPPED) return { tone: "info", text: "It was stopped here" };
       return { tone: entry.error || run.status !== "ok" ? "bad" : "good", text: `Ended: ${entry.status ?? run.status}${why}` };
