@@ -34,7 +34,7 @@ SLICE = {
     "core": ("__init__", "values", "entries", "lines", "writing"),
     "config": ("settings", "rewriting", "migrating"),
     "storage": ("files",),
-    "cli": ("importing", "exporting"),
+    "cli": ("importing", "exporting", "staging"),
 }
 """`openclaw/` is one feature in one folder and cuts through the layers: at which height each of its files stands."""
 FILES = sorted(path for folder in (*ORDER, "openclaw") for path in (SOURCE / folder).rglob("*.py"))

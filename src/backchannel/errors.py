@@ -21,7 +21,7 @@ facts for programs. Messages say what came and what would work.
     │   └── DeviceTokenRefused
     ├── BadSignature, SlowDown
     ├── Unavailable             not now; nothing was changed
-    │   └── StorageFull, DatabaseLocked, ShuttingDown
+    │   └── QueueFull, StorageFull, DatabaseLocked, ShuttingDown
     ├── EndedByOperator         the operator ended this call
     └── StartupError            the gateway cannot start
         └── ConfigError, StateFolderInUse, DatabaseUnusable
@@ -326,6 +326,12 @@ class StorageFull(Unavailable):
     """The disk is full. Reads work, and writes wait for space."""
 
     code = "storage_full"
+
+
+class QueueFull(Unavailable):
+    """Too many messages wait in the session."""
+
+    code = "queue_full"
 
 
 class DatabaseLocked(Unavailable):

@@ -78,6 +78,21 @@ def test_history_shows_who_said_what(running: Program) -> None:
     assert len(running.json("history", "agent:writer:main", "--limit", "1")["messages"]) == 1
 
 
+def test_history_says_that_a_conversation_began_anew(program: Program) -> None:
+    with program.up():
+        program.answer("chat", "one")
+        before = program.json("history")["sessionId"]
+        program.answer("sessions", "reset", "main")
+        program.answer("chat", "two")
+        shown = program.run("history")
+        told = program.json("history")
+
+    assert "two" in shown.stdout and "one" not in shown.stdout
+    assert shown.stderr.startswith("This conversation began anew 20")
+    assert f", by a reset. The earlier transcript is {before}." in shown.stderr
+    assert (told["follows"]["sessionId"], told["follows"]["reason"]) == (before, "reset")
+
+
 def test_history_of_a_session_that_is_not_there_says_where_to_look(running: Program) -> None:
     done = running.run("history", "agent:main:cron:never")
 

@@ -152,6 +152,33 @@ async def test_of_very_many_messages_that_wait_the_first_are_shown_and_the_rest_
         assert history["pendingLeftOut"] == 30
 
 
+async def test_waiting_messages_are_read_page_by_page_each_once(make_world: MakeWorld) -> None:
+    async with make_world() as world, world.client() as client:
+        key = "agent:held:main"
+        await client.ask("chat.send", sessionKey=key, message="hold")
+        for n in range(230):
+            await world.gateway.submit(key, f"message {n}")
+            if n % 100 == 50:
+                await client.ask("chat.inject", sessionKey=key, message=f"note {n}")
+        seen: list[str] = []
+        left: list[int | None] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = await client.ask("chat.history", sessionKey=key, limit=1, **cursor)
+            seen += [message["content"][0]["text"] for message in page["pending"]]
+            left.append(page.get("pendingLeftOut"))
+            if "pendingNext" not in page:
+                break
+            cursor = {"pendingCursor": page["pendingNext"]}
+        of_another = {"sessionKey": "agent:echo:main", "pendingCursor": cursor["pendingCursor"]}
+        await client.ask("chat.send", sessionKey="agent:echo:main", message="hi")
+        refused = await client.refused("chat.history", of_another)
+    assert left == [132, 32, None]
+    assert [text for text in seen if text.startswith("message")] == [f"message {n}" for n in range(230)]
+    assert [text for text in seen if text.startswith("note")] == ["note 50", "note 150"]
+    assert refused["details"]["code"] == "bad_params"
+
+
 def test_one_message_is_always_shown_however_large() -> None:
     first, second = Raw(b'"1"' + b" " * 100), Raw(b'"2"')
     assert fit([first, second], 10) == ([first], True)

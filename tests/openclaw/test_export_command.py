@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -157,6 +159,60 @@ def test_an_export_goes_on_when_the_gateway_comes_back(filled: Program) -> None:
     assert [one.messages for one in written] == [6, 1, 1]
     assert len(exported(folder)) + len(exported(folder, "research-bot")) == 3
     assert heard == ["The gateway went away. Waiting for it to come back (Ctrl-C stops waiting) ...", "It is back."]
+
+
+def test_a_killed_export_leaves_nothing_that_looks_whole_and_the_next_one_clears_it(filled: Program) -> None:
+    folder = filled.home / "out"
+    with filled.up():
+        ended = subprocess.run(
+            [sys.executable, "-c", _KILLED, str(filled.state), str(folder)], env=filled.env, timeout=60, check=False
+        )
+        left = [path.relative_to(folder).parts[0] for path in folder.rglob("*")]
+        assert ended.returncode == -signal.SIGKILL
+        assert left and all(name.startswith(".unfinished-") for name in left)
+        assert not (folder / "agents").exists()
+        assert "Wrote 3 sessions" in filled.answer("export", "out")
+    assert [path.name for path in folder.iterdir()] == ["agents"]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from backchannel.cli.client import Link
+from backchannel.cli.options import Options
+from backchannel.openclaw.exporting import ExportFilter, SessionExport
+with Link(Options(state=Path(sys.argv[1])), print) as link:
+    for written in SessionExport(link, Path(sys.argv[2]), ExportFilter()).run():
+        if written.key.startswith("agent:research-bot:"):  # the first agent is whole by now
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_an_export_over_another_replaces_its_sessions_and_keeps_other_files(filled: Program) -> None:
+    with filled.up():
+        filled.answer("export", "out")
+        kept = filled.home / "out" / "agents" / "main" / "sessions" / "old.jsonl"
+        kept.write_text("mine")
+        filled.answer("chat", "one more")
+        filled.answer("export", "out", "--force")
+    folder = filled.home / "out"
+    assert kept.read_text() == "mine"
+    assert "one more" in (folder / "agents" / "main" / "sessions" / f"{MAIN_ID}.jsonl").read_text()
+    assert [path.name for path in folder.iterdir()] == ["agents"]
+
+
+def test_an_export_syncs_once_however_many_sessions_it_has(filled: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def count(number: int) -> None:
+        synced.append(number)
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", count)
+    with filled.up(), Link(Options(state=filled.state), print) as link:
+        assert len([*SessionExport(link, filled.home / "out", ExportFilter()).run()]) == 3
+    assert len(synced) == 1  # the folder's names; the files are stored by one sync of the file system
 
 
 def test_a_session_is_written_as_it_was_when_it_was_listed(filled: Program) -> None:

@@ -22,7 +22,7 @@ from backchannel.core.messages import (
     Usage,
     text_content,
 )
-from backchannel.core.policy.resets import NO_RESETS
+from backchannel.core.policy.queues import DEFAULT_RULES
 from backchannel.core.runs import Outcome, RunAccepted, RunRequest, RunStarted, RunState, Step, ToolCall, tool_call_id
 from backchannel.core.secrets.devices import DeviceToken
 from backchannel.storage.driver import Faults
@@ -52,7 +52,7 @@ class Host:
         self._url = url
         self._locks_rows = locks_rows
         self.clock = StageClock.still(START_MS)
-        self.resets = NO_RESETS
+        self.rules = DEFAULT_RULES
         self.facts: list[Fact] = []
         self.fatal: list[BaseException] = []
         self._store: Store | None = None
@@ -88,7 +88,7 @@ class Host:
                 faults=faults,
                 locks_rows=self._locks_rows,
                 outlets=outlets,
-                resets=self.resets,
+                rules=self.rules,
             )
         except BaseException:
             folder.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
 from datetime import tzinfo
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 from backchannel.config.zones import last_mark
 from backchannel.core.facts import SessionBegunAnew, SessionChanged
 from backchannel.core.keys import SessionKey
+from backchannel.core.policy.queues import SessionRules
 from backchannel.core.policy.resets import ResetMode, ResetSchedule, ResetSettings
 from backchannel.core.runs import RunKind
 from backchannel.core.sessions import SessionIdEntry, SessionPatch
@@ -29,7 +31,9 @@ EVENING, MORNING = "2027-03-01T20:00Z", "2027-03-02T08:00Z"
 
 async def start(host: Host, at: str = EVENING, zone: tzinfo = BERLIN, **settings: Any) -> Store:
     """Start with daily resets, unless the settings say otherwise, at a time."""
-    host.resets = ResetSchedule(ResetSettings(**{"mode": ResetMode.DAILY, **settings}), partial(last_mark, zone))
+    host.rules = SessionRules(
+        ResetSchedule(ResetSettings(**{"mode": ResetMode.DAILY, **settings}), partial(last_mark, zone))
+    )
     host.clock.set_to(at)
     return await host.restart(clean=True)
 
@@ -123,6 +127,17 @@ async def test_a_message_that_comes_again_resets_nothing(host: Host) -> None:
     again = await accept(store, "once", id="k", digest=digest_of("a"))
     assert again.is_repeat
     assert await current(store) == new
+
+
+async def test_of_messages_that_come_at_once_one_resets(host: Host) -> None:
+    store = await start(host)
+    await converse(store)
+    old = await current(store)
+    host.clock.set_to(MORNING)
+    accepted = await asyncio.gather(*(store.accept_run(request(f"m{n}"), start=True) for n in range(10)))
+
+    assert sum(one.started is not None for one in accepted) == 1
+    assert host.rows("SELECT follows FROM session_ids WHERE follows IS NOT NULL") == [(old,)]
 
 
 async def test_a_refused_message_resets_nothing(host: Host) -> None:

@@ -150,6 +150,35 @@ def test_commands_are_completed_and_answered_at_once(person: Person, gateway: Ga
     assert "commanded" not in str(gateway.call("sessions.list"))  # a question about it makes no session
 
 
+def test_a_long_inbox_is_read_on_demand(person: Person, gateway: GatewayProcess) -> None:
+    key = "agent:main:flooded"
+    held = gateway.hold("I ", "think.")
+    gateway.call("chat.send", sessionKey=key, message="first")
+    for n in range(103):
+        gateway.call("chat.send", sessionKey=key, message=f"message {n}")
+    chat = open_chat(person, key)
+    inbox = chat.page.get_by_role("region", name="Inbox")
+    expect(inbox).to_contain_text("In the inbox: 103 waiting")
+    expect(inbox.locator(".pending-row")).to_have_count(100)
+    inbox.get_by_role("button", name="Show more").click()
+    expect(inbox.locator(".pending-row")).to_have_count(103)
+    expect(inbox).to_contain_text("message 102")
+    gateway.call("sessions.delete", key=key)
+    held.release()
+
+
+def test_a_conversation_that_began_anew_says_so(person: Person, gateway: GatewayProcess) -> None:
+    chat = open_chat(person, "agent:main:anew")
+    chat.send("remember this")
+    chat.expect_said("remember this", "You said: remember this")
+    gateway.call("sessions.reset", key="agent:main:anew")
+    chat.send("and now?")
+    chat.expect_said("and now?", "You said: and now?")
+
+    expect(chat.page.locator(".begun-anew")).to_contain_text("This conversation began anew")
+    expect(chat.page.locator(".begun-anew")).to_contain_text("by a reset")
+
+
 def test_what_waits_in_the_inbox_is_seen(person: Person, gateway: GatewayProcess) -> None:
     chat = open_chat(person, "agent:main:waiting")
     held = gateway.hold("One ", "moment.")

@@ -24,6 +24,7 @@ from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.keys import DmScope, KeyScheme
 from backchannel.core.policy.inbound import BindingSettings
 from backchannel.core.policy.limits import ExchangeLimitSettings
+from backchannel.core.policy.queues import MOST_QUEUED, SessionRules
 from backchannel.core.policy.resets import ResetSchedule, ResetSettings
 from backchannel.core.policy.send_policy import SendPolicySettings
 from backchannel.core.settings import AtLeastOne, Settings, secret, setting
@@ -57,6 +58,9 @@ class SessionSettings(Settings, frozen=True, kw_only=True):
         ExchangeLimitSettings()
     )
     send_policy: Annotated[SendPolicySettings, setting("What may be sent where.")] = SendPolicySettings()
+    max_queued: Annotated[
+        int, setting("Most messages that wait in one session. More are refused until some are done.", ge=1)
+    ] = MOST_QUEUED
     reset: Annotated[ResetSettings, setting("When a session begins anew by itself.")] = ResetSettings()
 
 
@@ -202,9 +206,10 @@ class Config(ConfigFile, frozen=True, kw_only=True):
         return is_in_folder(self.database_url)
 
     @property
-    def reset_schedule(self) -> ResetSchedule:
-        """When sessions begin anew by themselves."""
-        return ResetSchedule(self.session.reset, partial(last_mark, zone_named(self.tz)))
+    def session_rules(self) -> SessionRules:
+        """The rules that the store applies to sessions."""
+        resets = ResetSchedule(self.session.reset, partial(last_mark, zone_named(self.tz)))
+        return SessionRules(resets, self.session.max_queued, tells_failures=self.messages.failure_notice)
 
     @property
     def default_agent(self) -> str:

@@ -124,6 +124,13 @@ class SessionBegunAnew(msgspec.Struct, frozen=True):
     session_id: str
 
 
+class QueueFilled(msgspec.Struct, frozen=True):
+    """A chat was told that its session takes no more messages for now."""
+
+    key: str
+    waiting: int
+
+
 class PolicyShadowed(msgspec.Struct, frozen=True):
     """The send policy would deny what was accepted: only `shadow` let it through."""
 
@@ -148,4 +155,5 @@ Fact = (
     | GrowthWritten
     | PolicyShadowed
     | SessionBegunAnew
+    | QueueFilled
 )

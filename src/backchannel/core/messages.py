@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -274,8 +274,20 @@ class TranscriptLines(NamedTuple):
     has_more: bool
 
 
+class PendingPlace(msgspec.Struct, frozen=True):
+    """A place among the waiting messages: the last waiting run and the last note before it. It travels in cursors."""
+
+    run: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    note: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+
+
+FIRST_PENDING = PendingPlace()
+
+
 class PendingMessages(msgspec.Struct, frozen=True):
-    """The first messages that were accepted and are not yet in the transcript, and how many there are in all."""
+    """The next messages that were accepted and are not yet in the transcript, and how many there are from here on."""
 
     messages: list[Message]
     total: int
+    places: list[PendingPlace] = []
+    """The place behind each of them."""

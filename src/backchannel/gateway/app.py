@@ -163,8 +163,7 @@ class Gateway:
                 lease_s=self.config.cluster.lease_seconds,
                 locks_rows=self.config.cluster.locks == "rows",
                 outlets=ChannelOutlets(self.channels, guard),
-                tells_failures=self.config.messages.failure_notice,
-                resets=self.config.reset_schedule,
+                rules=self.config.session_rules,
             )
             exits.push_async_callback(self._close_store, store)
             exits.push_async_callback(self.models.close)

@@ -1,19 +1,16 @@
 """An export: sessions and transcripts in OpenClaw's form, as `backchannel import` reads it.
 
 The gateway is asked a page at a time, and asked again where it was restarted in between. Each session is written as
-it was when it was listed. A file is complete or not there; `sessions.json` comes last, so it never names a transcript
-that is missing.
+it was when it was listed. All files come into place together when the last one is stored: see `staging`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +22,7 @@ from backchannel.core.text import quoted
 from backchannel.errors import InvalidSessionKey
 from backchannel.openclaw.entries import SESSION_ID
 from backchannel.openclaw.files import STORE_FILE, iso_time
+from backchannel.openclaw.staging import StagingFolder
 from backchannel.openclaw.writing import line_of
 
 T = TypeVar("T")
@@ -101,9 +99,11 @@ class SessionExport:
         self._wanted = wanted
 
     def run(self) -> Iterator[SessionExported]:
-        """Write the sessions, and give each one that is written."""
-        for agent, listed in groupby(self._sessions(), lambda one: one.agent):
-            yield from self._write_agent(self._folder / "agents" / agent / "sessions", listed)
+        """Write the sessions, and give each one that is written. They are in place when the last one was given."""
+        with StagingFolder(self._folder) as staging:
+            for agent, listed in groupby(self._sessions(), lambda one: one.agent):
+                yield from self._write_agent(staging, self._folder / "agents" / agent / "sessions", listed)
+            staging.publish()
 
     def _sessions(self) -> Iterator[ListedSession]:
         wanted = self._wanted
@@ -116,24 +116,26 @@ class SessionExport:
                 return
             after = listing.next
 
-    def _write_agent(self, folder: Path, sessions: Iterator[ListedSession]) -> Iterator[SessionExported]:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _written(folder / STORE_FILE) as store:
+    def _write_agent(
+        self, staging: StagingFolder, folder: Path, sessions: Iterator[ListedSession]
+    ) -> Iterator[SessionExported]:
+        with staging.writing(folder / STORE_FILE) as store:
             before = b"{"
             while some := list(islice(sessions, READ_AHEAD)):
                 begun = self._ask("transcripts.read", _Passage, [_beginning(one) for one in some])
                 for one, page in zip(some, begun, strict=True):
-                    written = self._write_transcript(folder, one, page)
+                    written = self._write_transcript(staging, folder / f"{one.session_id}.jsonl", one, page)
                     store.write(before + b"\n  " + _json(one.key) + b": " + _json(one.entry))
                     before = b","
                     yield written
             store.write(b"\n}\n")
 
-    def _write_transcript(self, folder: Path, one: ListedSession, begun: _Passage) -> SessionExported:
-        path = folder / f"{one.session_id}.jsonl"
+    def _write_transcript(
+        self, staging: StagingFolder, path: Path, one: ListedSession, begun: _Passage
+    ) -> SessionExported:
         parent: str | None = None
         count = 0
-        with _written(path) as file:
+        with staging.writing(path) as file:
             file.write(_json(one.header) + b"\n")
             for message in self._messages(one, begun):
                 file.write(_json(line_of(message, parent, iso_time(message.timestamp))) + b"\n")
@@ -167,18 +169,3 @@ def _beginning(one: ListedSession) -> Payload:
 
 
 _json = msgspec.json.Encoder().encode
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that only its owner can read, and that is there all at once or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        # O_EXCL: never through a planted link, since others may be able to write to the folder.
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

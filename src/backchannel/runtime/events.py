@@ -15,7 +15,7 @@ import structlog
 
 from backchannel.core.cluster.echoes import EVERYTHING, Topic, run_topic, session_topic
 from backchannel.core.delivery.delivery import Delivery
-from backchannel.core.facts import DeliveryChanged, Fact, PairingChanged, RunChanged, SessionBegunAnew
+from backchannel.core.facts import DeliveryChanged, Fact, PairingChanged, QueueFilled, RunChanged, SessionBegunAnew
 from backchannel.core.messages import Block
 from backchannel.core.policy.pairing import PairingState
 from backchannel.core.runs import Run, RunState
@@ -198,8 +198,10 @@ def log_pairings(event: Event) -> None:
         log.info(what, channel=pairing.channel, sender=made_visible(pairing.sender_id), by=pairing.answered_by)
 
 
-def log_resets(event: Event) -> None:
-    """Write into the log that a session began anew by itself; a listener."""
+def log_sessions(event: Event) -> None:
+    """Write into the log that a session began anew by itself, or takes no more messages; a listener."""
+    if isinstance(event, QueueFilled):
+        log.warning("a queue is full", session_key=event.key, waiting=event.waiting)
     if isinstance(event, SessionBegunAnew):
         log.info(
             "a session began anew",

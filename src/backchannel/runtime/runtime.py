@@ -16,6 +16,7 @@ from backchannel.core.facts import (
     Fact,
     PairingChanged,
     PolicyShadowed,
+    QueueFilled,
     RunChanged,
     SessionBegunAnew,
     SessionChanged,
@@ -34,7 +35,7 @@ from backchannel.runtime.cluster.media import Media
 from backchannel.runtime.cluster.member import ClusterMember, MemberParts
 from backchannel.runtime.conversations import Conversations
 from backchannel.runtime.drafts import Drafts
-from backchannel.runtime.events import Event, Hub, log_failures, log_pairings, log_resets
+from backchannel.runtime.events import Event, Hub, log_failures, log_pairings, log_sessions
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.lanes import RUN, Lanes
@@ -76,7 +77,7 @@ class Runtime(Service):
         self.hub = Hub()
         self.hub.listen(log_failures, RunChanged, DeliveryChanged)
         self.hub.listen(log_pairings, PairingChanged)
-        self.hub.listen(log_resets, SessionBegunAnew)
+        self.hub.listen(log_sessions, SessionBegunAnew, QueueFilled)
         self.retries = Retries(self.hub)
         self.guard = guard
         self.hub.listen(self.guard.on_shadowed, PolicyShadowed)

@@ -30,9 +30,8 @@ class UnitTx(ABC):
         "number",
         "outlets",
         "reactions",
-        "resets",
+        "rules",
         "scheme",
-        "tells_failures",
         "transcript",
     )
     free_rows = ""
@@ -43,8 +42,7 @@ class UnitTx(ABC):
         self.scheme = context.scheme
         self.number = context.number
         self.outlets = context.outlets
-        self.tells_failures = context.tells_failures
-        self.resets = context.resets
+        self.rules = context.rules
         self.transcript = context.transcript
         self.reactions = context.reactions
 

@@ -24,7 +24,7 @@ from backchannel.core.facts import Fact, TranscriptClosed
 from backchannel.core.flows.exchange_values import ExchangeOpened
 from backchannel.core.keys import KeyScheme
 from backchannel.core.messages import Message, decode_messages
-from backchannel.core.policy.resets import NO_RESETS, ResetSchedule
+from backchannel.core.policy.queues import DEFAULT_RULES, SessionRules
 from backchannel.core.records import UnfinishedWork
 from backchannel.core.runs import Fence, RunRequest
 from backchannel.core.sessions import Session
@@ -311,15 +311,13 @@ class Store:
         lease_s: float = 15.0,
         locks_rows: bool = False,
         outlets: Outlets = NO_OUTLETS,
-        tells_failures: bool = True,
-        resets: ResetSchedule = NO_RESETS,
+        rules: SessionRules = DEFAULT_RULES,
     ) -> Self:
         """Open the database of a URL, creating it if there is none.
 
-        `writes_files` says whether transcripts are also files. `outlets` are the channels. With `tells_failures`, a
-        person is told that a message could not be answered. `resets` says when sessions begin anew. The rest is for
-        several gateways on one database. `member` describes this one to the others. `lease_s` is how long they wait
-        for a sign of life. `locks_rows` says that all of them lock rows.
+        `writes_files` says whether transcripts are also files. `outlets` are the channels. The rest is for several
+        gateways on one database. `member` describes this one to the others. `lease_s` is how long they wait for a sign
+        of life. `locks_rows` says that all of them lock rows.
 
         Raises:
             DatabaseUnusable: it is corrupt, not ours, or newer than this program.
@@ -331,8 +329,7 @@ class Store:
         context = UnitContext(
             scheme=scheme,
             outlets=outlets,
-            tells_failures=tells_failures,
-            resets=resets,
+            rules=rules,
             transcript=store._transcript if writes_files else no_transcripts,
             reactions=REACTIONS,
         )

@@ -132,7 +132,9 @@ _RUN = ("run_id", "runs.id")
 _IS_DONE = "state = 'done'"
 
 # Sessions and their transcripts
-SESSIONS = Table("sessions", Session, "first_person used_at", key="key", of="session", keep=Keep(after="archived_at"))
+SESSIONS = Table(
+    "sessions", Session, "first_person used_at full_told", key="key",
+    of="session", keep=Keep(after="archived_at"))
 SESSION_IDS = Table(
     "session_ids", NoStruct, "session_id key mark next_seq created_at ended_at end_reason cut shape follows carries",
     key="session_id", of="session", keep=Keep(parent=("key", "sessions.key"), after="ended_at"))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
-from backchannel.core.policy.resets import NO_RESETS, ResetSchedule
+from backchannel.core.policy.queues import DEFAULT_RULES, SessionRules
 from backchannel.core.policy.send_policy import SendDecision
 from backchannel.storage.events import UnitEvent
 from backchannel.storage.full_text import SearchEffort
@@ -82,10 +82,7 @@ class UnitContext:
     number: int = 0
     """This process's start number: the fencing token of every run it holds."""
     outlets: Outlets = NO_OUTLETS
-    tells_failures: bool = True
-    """Whether a person is told that a message could not be answered."""
-    resets: ResetSchedule = NO_RESETS
-    """When sessions begin anew by themselves."""
+    rules: SessionRules = DEFAULT_RULES
     transcript: TranscriptPath = no_transcripts
     reactions: Mapping[type, Sequence[Reaction]] = field(default_factory=dict)
     """The reactions to the events of a unit, in the same commit."""
@@ -99,8 +96,7 @@ class Tx(Protocol):
     scheme: KeyScheme
     number: int
     outlets: Outlets
-    tells_failures: bool
-    resets: ResetSchedule
+    rules: SessionRules
     transcript: TranscriptPath
     free_rows: str
     """Ends a SELECT that skips rows locked by other programs, and locks the others."""

@@ -18,6 +18,7 @@ from backchannel.errors import (
     AmbiguousLabel,
     InvalidRequest,
     PolicyDenied,
+    QueueFull,
     SessionIdReplaced,
     SessionNotFound,
     ShuttingDown,
@@ -97,7 +98,10 @@ class SessionsSend(SessionTool):
             '`{runId, status: "timeout", error, sessionKey, delivery}`: the run is queued or running, and goes on',
         ),
         ("the run failed, timed out or was stopped", '`{runId, status: "error", error, sessionKey}`'),
-        ("bad target, send policy, circle, chain limit", '`{status: "error", error, sessionKey?}`; nothing happened'),
+        (
+            "bad target, send policy, circle, chain limit, full queue",
+            '`{status: "error", error, sessionKey?}`; nothing happened',
+        ),
         ("not allowed, or not visible", '`{status: "forbidden", error, sessionKey?}`; nothing happened'),
     )
     examples = (
@@ -140,7 +144,7 @@ class SessionsSend(SessionTool):
             opened = await self._parts.store.open_exchange(
                 self._ask(caller, found, params), self._parts.config.session.agent_to_agent, self._parts.guard.check
             )
-        except (PolicyDenied, SessionIdReplaced, SessionNotFound) as error:
+        except (PolicyDenied, QueueFull, SessionIdReplaced, SessionNotFound) as error:
             return RefusedAnswer(status="error", error=error.message, session_key=shown)
         if isinstance(opened, NotOpened):
             return RefusedAnswer(status="error", error=opened.decision.reason, session_key=shown)

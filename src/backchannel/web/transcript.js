@@ -24,6 +24,8 @@ export class Transcript {
   /** Accepted, and not yet in the transcript. */
   pending = [];
   pendingLeftOut = 0;
+  #pendingNext = undefined;
+  #morePending = []; // pages of the inbox behind the first, as far as somebody asked for them
   hasOlder = false;
   /** How many rows were put before those that were there first: groups of rows stay the same when older ones come. */
   prepended = 0;
@@ -204,8 +206,24 @@ export class Transcript {
   }
 
   #setPending(page) {
-    this.pending = page.pending.filter((message) => !this.#ids.has(message.id));
+    const isFirst = new Set(page.pending.map((message) => message.id));
+    this.#morePending = page.pendingLeftOut ? this.#morePending.filter((message) => !this.#ids.has(message.id) && !isFirst.has(message.id)) : [];
+    this.pending = [...page.pending.filter((message) => !this.#ids.has(message.id)), ...this.#morePending];
+    this.pendingLeftOut = Math.max(0, (page.pendingLeftOut || 0) - this.#morePending.length);
+    if (!this.#morePending.length) this.#pendingNext = page.pendingNext;
+  }
+
+  /** Read the next page of the inbox. */
+  async readMorePending() {
+    const cursor = this.#pendingNext;
+    if (!cursor) return;
+    const page = await gateway.call("chat.history", { sessionKey: this.key, limit: 1, pendingCursor: cursor });
+    if (page.sessionId !== this.sessionId || cursor !== this.#pendingNext) return;
+    this.#morePending = [...this.#morePending, ...page.pending];
+    this.pending = [...this.pending, ...page.pending];
     this.pendingLeftOut = page.pendingLeftOut || 0;
+    this.#pendingNext = page.pendingNext;
+    this.#tell();
   }
 
   async #readRuns() {

@@ -218,7 +218,8 @@ class ChatRead(Answer, frozen=True, kw_only=True):
     pending: list[Message]
     has_more: bool
     pending_left_out: int | None = None
-    """The number of waiting messages that `pending` does not have."""
+    """The number of waiting messages behind those in `pending`."""
+    pending_next: str | None = None
     session_id: str | None = None
     thinking_level: str | None = None
     follows: FollowedTranscript | None = None

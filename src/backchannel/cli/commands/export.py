@@ -50,7 +50,9 @@ def export(
 def _check_folder(folder: Path, *, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise CommandFailed(f"{folder} is no folder: name another")
-    if folder.is_dir() and not force and any(folder.iterdir()):
+    from backchannel.openclaw.staging import is_left_over
+
+    if folder.is_dir() and not force and not all(map(is_left_over, folder.iterdir())):
         raise CommandFailed(f"{folder} is not empty, and stays as it is. To write into it all the same: --force")
 
 

@@ -39,6 +39,7 @@ def history(
     everything: Annotated[
         bool, typer.Option("--all", help="Also show texts for models only: prompts of exchanges, control words.")
     ] = False,
+    pending: Annotated[bool, typer.Option("--pending", help="Show every waiting message, not only the first.")] = False,
     as_json: AsJson = False,
     session: Annotated[str | None, typer.Option("--session", "-s", hidden=True, callback=_refuse_session)] = None,
 ) -> None:
@@ -55,6 +56,8 @@ def history(
     with connected(options) as client:
         loaded = _load(client, key, limit, with_tools=tools, as_stored=everything)
         failed = load_failed(client, loaded.session_key, runs_of(loaded.messages))
+        if pending:
+            loaded = _with_all_pending(client, loaded, with_tools=tools, as_stored=everything)
     if as_json:
         show_json(as_plain(loaded) | {"failedRuns": failed})
         return
@@ -67,7 +70,7 @@ def history(
     for message in loaded.pending:
         show_message(message, with_tools=tools, as_stored=everything, is_pending=True)
     if loaded.pending_left_out:
-        say_dim(f"{loaded.pending_left_out} more wait behind them.", err=True)
+        say_dim(f"{loaded.pending_left_out} more wait behind them: --pending shows them.", err=True)
     if loaded.has_more:
         say_dim(f"There are older ones: --limit {limit * 2} shows them.", err=True)
 
@@ -76,6 +79,21 @@ def _begun(before: answers.FollowedTranscript) -> str:
     """Say why a conversation began anew."""
     why = {"daily": "by itself, for a new day", "idle": "by itself, after a pause"}.get(before.reason, "by a reset")
     return f"This conversation began anew {clock_time(before.ended_at)}, {why}."
+
+
+def _with_all_pending(
+    client: GatewayClient, loaded: answers.ChatRead, *, with_tools: bool, as_stored: bool
+) -> answers.ChatRead:
+    """Load the rest of the waiting messages, a page at a time."""
+    from msgspec.structs import replace
+
+    page, waiting = loaded, list(loaded.pending)
+    while page.pending_next is not None:
+        page = client.call(
+            "chat.history", answers.ChatRead, sessionKey=loaded.session_key, limit=1, pendingCursor=page.pending_next
+        )
+        waiting += [each for each in page.pending if is_shown(each, with_tools=with_tools, as_stored=as_stored)]
+    return replace(loaded, pending=waiting, pending_left_out=None, pending_next=None)
 
 
 class _Following:

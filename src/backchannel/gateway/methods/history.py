@@ -11,7 +11,7 @@ from msgspec import Meta, Raw
 
 from backchannel.core.flows.steps import with_step
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import PendingMessages, encode_message
+from backchannel.core.messages import FIRST_PENDING, PendingMessages, PendingPlace, encode_message
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import OpenedSession, Session
 from backchannel.errors import InvalidRequest, SessionNotFound
@@ -19,6 +19,7 @@ from backchannel.gateway.addressing import check_agent, find_session_or_main, re
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.openclaw.lines import placed_all
 from backchannel.gateway.parts import GatewayParts
+from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.wire.answers import FollowedTranscript, SessionFound
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.rows import ModelShown, SessionRow
@@ -37,6 +38,8 @@ class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
     max_bytes: Annotated[int, Meta(ge=SHORTEST_ANSWER)] | None = None
     before: str | None = None
     after: str | None = None
+    pending_cursor: str | None = None
+    """The `pendingNext` of the page before: `pending` goes on there."""
 
 
 class ChatHistory(Answer, frozen=True, kw_only=True):
@@ -46,7 +49,9 @@ class ChatHistory(Answer, frozen=True, kw_only=True):
     """The messages that are accepted and not yet in the transcript."""
     has_more: bool
     pending_left_out: int | None = None
-    """The number of waiting messages that `pending` does not have."""
+    """The number of waiting messages behind those in `pending`."""
+    pending_next: str | None = None
+    """The `pendingCursor` of the next page of `pending`."""
     session_id: str | None = None
     thinking_level: str | None = None
     follows: FollowedTranscript | None = None
@@ -139,6 +144,7 @@ async def open_chat(
             max_bytes=params.max_bytes,
             before=params.before,
             after=params.after,
+            pending_cursor=params.pending_cursor,
             for_people=for_people or call.subscriber.is_for_people,
         )
     row = parts.rows.session_row(*opened.seen) if opened and opened.seen else None
@@ -190,6 +196,7 @@ async def read_history(
     max_bytes: int | None = None,
     before: str | None = None,
     after: str | None = None,
+    pending_cursor: str | None = None,
     for_people: bool = False,
 ) -> tuple[ChatHistory, OpenedSession | None]:
     """Read a page of a session's transcript, and what was read with it; a new session has none.
@@ -203,17 +210,20 @@ async def read_history(
     if session is None:
         return ChatHistory(session_key=call.parts.rows.key(str(key)), messages=[], pending=[], has_more=False), None
     limit = min(limit, _MOST_LISTED)
+    place = FIRST_PENDING if pending_cursor is None else read_cursor(pending_cursor, session.key, PendingPlace)
     opened = await call.parts.store.opened(
-        session, limit=limit, before=before, after=after, most_pending=_PENDING_SHOWN
+        session, limit=limit, before=before, after=after, most_pending=_PENDING_SHOWN, pending_after=place
     )
     room = min(call.connections.limits.frame_bytes, max_bytes or sys.maxsize)
     messages, pending, is_cut = _fitted(opened, room, is_forwards=after is not None, for_people=for_people)
+    left_out = opened.pending.total - len(pending)
     history = ChatHistory(
         session_key=call.parts.rows.key(session.key),
         session_id=session.session_id,
         messages=messages,
         pending=pending,
-        pending_left_out=(opened.pending.total - len(pending)) or None,
+        pending_left_out=left_out or None,
+        pending_next=write_cursor(session.key, opened.pending.places[len(pending) - 1]) if left_out else None,
         has_more=opened.page.has_more or is_cut,
         thinking_level=session.thinking_level,
         follows=None if opened.follows is None else FollowedTranscript(**opened.follows._asdict()),

@@ -15,6 +15,7 @@ from backchannel.core.cluster.members import read_ids
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
+from backchannel.core.policy.queues import may_queue
 from backchannel.core.runs import Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Address
 from backchannel.core.text import quoted
@@ -239,7 +240,7 @@ def fire(tx: Tx, job_id: str) -> None:
     job, at = stored.job, stored.next_at
     if _has_come(tx, job, at):
         pass  # the clock was set back since
-    elif _is_skipped(tx, stored, at):
+    elif _is_skipped(tx, stored, at) or not _has_room(tx, _key(job, tx.scheme)):
         tx.run("UPDATE cron_jobs SET skipped = skipped + 1 WHERE id = ?", job_id)
         _tell(tx, job)
     elif _is_being_deleted(tx, _key(job, tx.scheme)):
@@ -311,6 +312,12 @@ def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
         return False
     (began,) = required(tx.one("SELECT started_at FROM processes ORDER BY number DESC LIMIT 1"))
     return last.state is RunState.QUEUED or at >= began
+
+
+def _has_room(tx: Tx, key: SessionKey) -> bool:
+    """Whether one more message may wait in a job's session: operators may write there too."""
+    session = sessions.find(tx, str(key))
+    return session is None or may_queue(session, tx.rules.max_queued).allowed
 
 
 def _has_come(tx: Tx, job: CronJob, at: int) -> bool:

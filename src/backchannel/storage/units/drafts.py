@@ -144,7 +144,7 @@ def run_closed(tx: Tx, event: RunClosed) -> None:
         return
     if draft.state is DraftState.REMOVING:
         return
-    if tx.tells_failures and notice_address(run) is not None:
+    if tx.rules.tells_failures and notice_address(run) is not None:
         return  # the notice takes it over, in the same commit
     is_kept = run.state is RunState.ABORTED and not is_silent(run.reply)
     if is_kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backchannel.core.commands.commands import Asker, CommandReply
 from backchannel.core.delivery.channels import InboundEvent, InboundId
 from backchannel.core.delivery.delivery import Post
-from backchannel.core.facts import PolicyShadowed
+from backchannel.core.facts import PolicyShadowed, QueueFilled
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
 from backchannel.core.policy.answering import Answerer
@@ -20,10 +20,11 @@ from backchannel.core.policy.inbound import (
     is_pairing_asked,
     once_for_all,
 )
+from backchannel.core.policy.queues import full_text, is_relieved
 from backchannel.core.runs import RunAccepted, RunRequest
 from backchannel.core.sessions import Session, write_address
 from backchannel.core.stored import StoredForm
-from backchannel.errors import ChatMovedMeanwhile
+from backchannel.errors import ChatMovedMeanwhile, QueueFull
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import INBOUND_IDS
 from backchannel.storage.tx import Tx
@@ -51,6 +52,8 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> InboundTaken:
     admission = _admit(tx, arrival, found)
     if admission.shadowed is not None:
         tx.tell(PolicyShadowed(str(arrival.routed.key), admission.shadowed))
+    if admission.verdict is Verdict.ANSWER and found is not None:
+        admission = _with_room(tx, arrival, found, admission, start=start)
     accepted: RunAccepted | None = None
     match admission.verdict:
         case Verdict.RECORD:
@@ -70,6 +73,30 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> InboundTaken:
     )
     _remember(tx, arrival.event.identity, outcome)
     return InboundTaken(outcome, accepted)
+
+
+def _with_room(tx: Tx, arrival: Arrival, session: Session, admission: Admission, *, start: bool) -> Admission:
+    """Ignore a message for a full queue. Its chat is told once, and again only after the queue was half done."""
+    try:
+        runs.check_room(tx, session, start=start)
+    except QueueFull as full:
+        _tell_full(tx, arrival, session)
+        return Admission(Verdict.IGNORE, full.message, admission.standing)
+    if is_relieved(session, tx.rules.max_queued):
+        tx.run("UPDATE sessions SET full_told = 0 WHERE key = ? AND full_told = 1", session.key)
+    return admission
+
+
+def _tell_full(tx: Tx, arrival: Arrival, session: Session) -> None:
+    told = tx.one("UPDATE sessions SET full_told = 1 WHERE key = ? AND full_told = 0 RETURNING key", session.key)
+    if told is None:
+        return
+    tx.tell(QueueFilled(session.key, session.queued + session.set_aside))
+    if not tx.rules.tells_failures:
+        return
+    text, routed = full_text(tx.rules.max_queued), arrival.routed
+    notice = Post(session_key=session.key, address=routed.address, text=text, quotes=routed.quotes)
+    deliveries.post(tx, notice, at_once=True)
 
 
 def judge(tx: Tx, arrival: Arrival) -> Admission | None:

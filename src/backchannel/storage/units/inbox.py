@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import heapq
+from itertools import islice
+
+from msgspec.structs import replace
 
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, PendingMessages, decode_message, encode_message
+from backchannel.core.messages import (
+    FIRST_PENDING,
+    Message,
+    PendingMessages,
+    PendingPlace,
+    decode_message,
+    encode_message,
+)
 from backchannel.core.sessions import Session
 from backchannel.storage.events import NotesFlushed
 from backchannel.storage.tables import INBOX
@@ -94,16 +104,27 @@ def due(tx: Tx, key: str) -> None:
     sessions.archive_when_idle(tx, sessions.required_session(tx, key))
 
 
-def pending(tx: Tx, key: str, limit: int) -> PendingMessages:
-    """Read the accepted messages that are not in the transcript yet, in order."""
-    waiting = f"runs WHERE session_key = ? AND {QUEUED} AND message IS NOT NULL"
-    queued = tx.all(f"SELECT message FROM {waiting} ORDER BY position LIMIT ?", key, limit)
-    notes = tx.all("SELECT body FROM inbox WHERE session_key = ? ORDER BY position LIMIT ?", key, limit)
+_WAITING_RUNS = f"runs WHERE session_key = ? AND position > ? AND {QUEUED} AND message IS NOT NULL"
+_WAITING_NOTES = "inbox WHERE session_key = ? AND position > ?"
+
+
+def pending(tx: Tx, key: str, limit: int, after: PendingPlace = FIRST_PENDING) -> PendingMessages:
+    """Read the accepted messages that are not in the transcript yet, in order, from a place on."""
+    queued = tx.all(f"SELECT position, message FROM {_WAITING_RUNS} ORDER BY position LIMIT ?", key, after.run, limit)
+    notes = tx.all(f"SELECT position, body FROM {_WAITING_NOTES} ORDER BY position LIMIT ?", key, after.note, limit)
+    total = len(queued) + len(notes)
+    if max(len(queued), len(notes)) == limit:
+        (runs_waiting,) = required(tx.one(f"SELECT count(*) FROM {_WAITING_RUNS}", key, after.run))
+        (notes_waiting,) = required(tx.one(f"SELECT count(*) FROM {_WAITING_NOTES}", key, after.note))
+        total = int(runs_waiting) + int(notes_waiting)
     # Merged, not sorted: each list keeps its order, even if the clock was set back.
-    both = ([decode_message(body) for (body,) in rows] for rows in (queued, notes))
-    first = list(heapq.merge(*both, key=lambda message: message.timestamp))[:limit]
-    if max(len(queued), len(notes)) < limit:
-        return PendingMessages(first, len(queued) + len(notes))
-    (runs_waiting,) = required(tx.one(f"SELECT count(*) FROM {waiting}", key))
-    (notes_waiting,) = required(tx.one("SELECT count(*) FROM inbox WHERE session_key = ?", key))
-    return PendingMessages(first, int(runs_waiting) + int(notes_waiting))
+    both = (
+        [(decode_message(body), name, position) for position, body in rows]
+        for name, rows in (("run", queued), ("note", notes))
+    )
+    messages, places, place = [], [], after
+    for message, name, position in islice(heapq.merge(*both, key=lambda each: each[0].timestamp), limit):
+        place = replace(place, **{name: position})
+        messages.append(message)
+        places.append(place)
+    return PendingMessages(messages, total, places)

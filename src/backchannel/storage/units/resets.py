@@ -14,7 +14,7 @@ from backchannel.storage.units import sessions
 
 def reset_if_due(tx: Tx, session: Session) -> Session:
     """Begin a new transcript if the session was not used since its mark; returns the session as it is then."""
-    rule = tx.resets.rule_for(session.key, session.kind)
+    rule = tx.rules.resets.rule_for(session.key, session.kind)
     if rule is None or session.flushing or session.held_posts or not session.is_idle:
         return session
     used_at, length = required(
@@ -24,7 +24,7 @@ def reset_if_due(tx: Tx, session: Session) -> Session:
             session.key,
         )
     )
-    due = tx.resets.due(rule, used_at, tx.now)
+    due = tx.rules.resets.due(rule, used_at, tx.now)
     if due is None or length == 0 or _has_open_flow(tx, session.key):
         return session
     anew = sessions.reset(tx, session.key, reason=due.reason.value, carries=due.carry)

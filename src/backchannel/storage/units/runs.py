@@ -12,6 +12,7 @@ from backchannel.core.contracts import Check
 from backchannel.core.facts import LaneFree, RunChanged, SessionChanged
 from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, Role, decode_message, encode_message, write_message
+from backchannel.core.policy.queues import may_queue
 from backchannel.core.runs import (
     NOBODY,
     Fence,
@@ -25,7 +26,7 @@ from backchannel.core.runs import (
     RunState,
 )
 from backchannel.core.sessions import WEBCHAT, Session, write_address
-from backchannel.errors import FenceLost, RunNotFound, StopRequested
+from backchannel.errors import FenceLost, QueueFull, RunNotFound, StopRequested
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import RUNS, SESSIONS
@@ -41,6 +42,8 @@ class Assignments(NamedTuple):
     values: Sequence[Any]
 
 
+FULL_FOR_MS = 5000
+"""How long a client should wait before it tries a full queue again."""
 ABORTED = Outcome(state=RunState.ABORTED, error_code="aborted", error="aborted")
 
 
@@ -100,9 +103,24 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
         session = resets.reset_if_due(tx, session)
     if request.session_lives_ms is not None:
         session = archiving.keep_for(tx, session, request.session_lives_ms)
+    check_room(tx, session, start=start)
     if request.id is not None:
         idempotency.remember_run(tx, request.id, request.digest)
     return accept_into(tx, session, request, start=start)
+
+
+def check_room(tx: Tx, session: Session, *, start: bool = False) -> None:
+    """Refuse a message that would have to wait in a full queue. With `start` it waits only behind others.
+
+    Raises:
+        QueueFull: the message says what to do.
+    """
+    if start and session.lane_is_free:
+        return
+    decision = may_queue(session, tx.rules.max_queued)
+    if not decision.allowed:
+        shown = tx.scheme.shown(session.key)
+        raise QueueFull(decision.reason, sessionKey=shown, retryAfterMs=FULL_FOR_MS)
 
 
 def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -> RunAccepted:

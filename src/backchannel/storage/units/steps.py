@@ -161,7 +161,7 @@ def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_
         messages.append(tx, run.session_key, run.session_id or "", reply)
         text = reply.text
     ended = runs.close(tx, run, outcome, text, ran_ms=ran_ms)
-    if tx.tells_failures:
+    if tx.rules.tells_failures:
         tx.happened(RunUnanswered(ended))
     return ended
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backchannel.core.messages import Message, PendingMessages, Role, decode_message
+from backchannel.core.messages import FIRST_PENDING, Message, PendingMessages, PendingPlace, Role, decode_message
 from backchannel.core.sessions import EndedTranscript, OpenedSession, Session
 from backchannel.storage.tx import LIVE, Tx
 from backchannel.storage.units import inbox, messages, sessions
@@ -32,17 +32,25 @@ def session_seen(tx: Tx, key: str) -> tuple[Session, list[str]] | None:
 
 
 def opened(
-    tx: Tx, session: Session, *, limit: int, before: str | None, after: str | None, most_pending: int
+    tx: Tx,
+    session: Session,
+    *,
+    limit: int,
+    before: str | None,
+    after: str | None,
+    most_pending: int,
+    pending_after: PendingPlace = FIRST_PENDING,
 ) -> OpenedSession:
-    """Read a page of a transcript, the pending messages and the session's row, in one snapshot.
+    """Read a page of a transcript, a page of the pending messages and the session's row, in one snapshot.
 
     A transcript that was replaced has no row any more.
     """
     seen = session_seen(tx, session.key)
     length, follows = transcript_start(tx, session.session_id)
+    waiting = None if session.archived_at else inbox.pending(tx, session.key, most_pending, pending_after)
     return OpenedSession(
         page=messages.lines(tx, session.session_id, limit=limit, before=before, after=after),
-        pending=PendingMessages([], 0) if session.archived_at else inbox.pending(tx, session.key, most_pending),
+        pending=waiting or PendingMessages([], 0),
         length=length,
         seen=seen if seen is not None and seen[0].session_id == session.session_id else None,
         follows=follows,

@@ -181,7 +181,7 @@ function Pending({ transcript }) {
   return html`<section class="inbox" aria-label="Inbox">
     <h2 class="small muted">In the inbox: ${pending.length + pendingLeftOut} waiting</h2>
     ${pending.map((message) => html`<${PendingRow} key=${message.id} message=${message} run=${runs.get(message.runId)} />`)}
-    ${pendingLeftOut > 0 && html`<p class="muted small">and ${pendingLeftOut} more</p>`}
+    ${pendingLeftOut > 0 && html`<p class="muted small">and ${pendingLeftOut} more <${Button} onClick=${() => transcript.readMorePending().catch((error) => toast(error.message, "bad"))}>Show more<//></p>`}
   </section>`;
 }
 

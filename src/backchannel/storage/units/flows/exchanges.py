@@ -266,7 +266,9 @@ def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Exch
     if isinstance(opened, FlowRefused):
         return opened
     # Created only now: a refused send leaves nothing behind.
-    tell_shadowed(tx, str(ask.target), check(sessions.ensure(tx, ask.target)))
+    session = sessions.ensure(tx, ask.target)
+    tell_shadowed(tx, str(ask.target), check(session))
+    runs.check_room(tx, session)
     exchange, actions = opened
     delivery_id = _insert(tx, exchange, ask)
     if call.digest is not None:

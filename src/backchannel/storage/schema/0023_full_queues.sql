@@ -1,0 +1,3 @@
+-- Whether the chat of a session was told that its queue is full. Cleared when half of the queue is done.
+-- additive
+ALTER TABLE sessions ADD COLUMN full_told INTEGER NOT NULL DEFAULT 0;
