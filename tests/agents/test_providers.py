@@ -17,14 +17,10 @@ import pytest
 from pydantic_ai import exceptions as pai
 from pydantic_ai import messages as pai_messages
 
-from backchannel.agents.providers import (
-    Connection,
-    Endpoint,
-    ProviderModel,
-    build_failure,
-    image_limit,
-)
+from backchannel.agents.endpoints import Endpoint, image_limit
+from backchannel.agents.providers import Connection, ProviderModel, build_failure
 from backchannel.agents.translation import build_history, build_reply
+from backchannel.agents.wires.content import wire_call_id
 from backchannel.core.contracts import (
     MOST_CALLS,
     THINKING_LEVELS,
@@ -155,7 +151,8 @@ async def test_the_system_prompt_and_the_tools_are_sent(model: ProviderModel, st
         assert (body["instructions"], body["store"]) == ("Be brief.", False)
         assert tool["parameters"]["properties"] == TOOL.parameters["properties"]
     else:
-        assert body["system"] == [{"type": "text", "text": "Be brief."}]
+        mark = {"cache_control": {"type": "ephemeral"}}
+        assert body["system"] == [{"type": "text", "text": "Be brief."} | mark]
         assert tool["input_schema"] == TOOL.parameters
 
 
@@ -204,10 +201,10 @@ async def test_a_reply_that_ran_out_of_tokens_says_so(model: ProviderModel, stub
     assert reply.stop_reason == "length"
 
 
-async def test_tokens_read_from_a_cache_count_as_input(model: ProviderModel, stub: StubProvider) -> None:
+async def test_tokens_read_from_a_cache_are_counted_apart(model: ProviderModel, stub: StubProvider) -> None:
     stub.then(Answer(text="hi", input_tokens=100, cached_tokens=80, output_tokens=2))
     _, reply = await ask(model)
-    assert reply.usage == Usage(input=100, output=2, cache_read=80)
+    assert reply.usage == Usage(input=20, output=2, cache_read=80)
 
 
 async def test_a_configured_price_gives_the_cost(stub: StubProvider) -> None:
@@ -254,7 +251,7 @@ async def test_long_ids_of_ours_become_short_ones_that_agree(model: ProviderMode
         ),
     )
     assert stub.refused == []
-    assert results_on(stub.requests[0]) == [("call_1", "one"), ("call_2", "two")]
+    assert results_on(stub.requests[0]) == [(wire_call_id(ids[0]), "one"), (wire_call_id(ids[1]), "two")]
 
 
 async def test_results_go_out_in_the_order_of_their_calls(model: ProviderModel, stub: StubProvider) -> None:
@@ -280,7 +277,7 @@ async def test_a_failed_result_is_marked_as_an_error(model: ProviderModel, stub:
         block = stub.requests[0].messages[-1]["content"][0]
         assert (block["is_error"], block["content"]) == (True, [{"type": "text", "text": "no such place"}])
     else:
-        assert results_on(stub.requests[0]) == [("call_1", '{"error":"no such place"}')]
+        assert results_on(stub.requests[0]) == [(wire_call_id("r/1/0"), '{"error":"no such place"}')]
 
 
 async def test_a_result_without_a_call_is_refused_before_anything_is_sent(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from backchannel.agents.providers import ANTHROPIC_IMAGE_LIMIT
+from backchannel.agents.endpoints import ANTHROPIC_IMAGE_LIMIT
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.channels.files import BUSY_LIMIT_S, MB, MOST_FILES
 from backchannel.cli.commands.history import text_of

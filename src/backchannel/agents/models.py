@@ -21,8 +21,9 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from backchannel.agents.endpoints import Endpoint
 from backchannel.agents.loading import load
-from backchannel.agents.providers import Connection, Endpoint, ProviderModel
+from backchannel.agents.providers import Connection, ProviderModel
 from backchannel.config.schema import DEMO_MODEL, ProviderModelSettings, ProviderSettings
 from backchannel.core.contracts import Model, Price
 from backchannel.core.hosts import OLLAMA_PORT, ollama_base

@@ -15,6 +15,14 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from backchannel.agents.wires.content import (
+    EMPTY_MESSAGE,
+    LARGE_IMAGE,
+    UNREADABLE_IMAGE,
+    UNSEEN_IMAGE,
+    signed_thinking,
+    wire_call_id,
+)
 from backchannel.core.contracts import (
     ModelFailed,
     ModelReply,
@@ -43,10 +51,6 @@ LONGEST_ARGUMENTS = 1024 * 1024
 MOST_IN_ARGUMENTS = 25_000
 """As `check_parts` counts: they are walked through by every step that they take."""
 
-_EMPTY = "(empty)"
-_UNREADABLE_IMAGE = "(an image that cannot be read)"
-_UNSEEN_IMAGE = "(an image, which this model cannot see)"
-_LARGE_IMAGE = "(an image, which is larger than this model takes)"
 _STOP_REASONS = {"length": "length", "tool_call": "toolUse", "content_filter": "contentFilter"}
 
 
@@ -59,19 +63,18 @@ def build_history(
     """
     from pydantic_ai import messages as pai
 
-    numbers = _number_calls(request.messages)
+    places = _places_of_calls(request.messages)
     history: list[pai.ModelMessage] = []
     for role, group in groupby(request.messages, key=lambda message: message.role):
         if role is Role.ASSISTANT:
-            said = [part for message in group for part in _reply_parts(message, numbers, provider, system)]
+            said = [part for message in group for part in _reply_parts(message, provider, system)]
             if said:
                 history.append(pai.ModelResponse(parts=said, provider_name=system))
             continue
         parts: list[pai.ModelRequestPart]
         if role is Role.TOOL_RESULT:
-            results = [(_number_of(message, numbers), message) for message in group]
-            ordered = sorted(results, key=lambda result: result[0])
-            parts = [_tool_return(number, message, image_limit) for number, message in ordered]
+            ordered = sorted(group, key=lambda message: _place_of(message, places))
+            parts = [_tool_return(message, image_limit) for message in ordered]
         else:
             parts = [pai.UserPromptPart(content=_prompt(message, image_limit)) for message in group]
         if history and isinstance(last := history[-1], pai.ModelRequest):
@@ -143,13 +146,14 @@ def build_reply(response: pai.ModelResponse, provider: str) -> ModelReply:
     stop_reason = _STOP_REASONS.get(response.finish_reason or "stop", "stop")
     if stop_reason == "stop" and any(isinstance(block, ToolCallBlock) for block in content):
         stop_reason = "toolUse"  # some endpoints say `stop` whatever was asked for
+    used = response.usage
     return ModelReply(
         content=content,
         usage=Usage(
-            input=response.usage.input_tokens,
-            output=response.usage.output_tokens,
-            cache_read=response.usage.cache_read_tokens,
-            cache_write=response.usage.cache_write_tokens,
+            input=max(0, used.input_tokens - used.cache_read_tokens - used.cache_write_tokens),
+            output=used.output_tokens,
+            cache_read=used.cache_read_tokens,
+            cache_write=used.cache_write_tokens,
         ),
         model=f"{provider}/{response.model_name}",
         stop_reason=stop_reason,
@@ -159,23 +163,23 @@ def build_reply(response: pai.ModelResponse, provider: str) -> ModelReply:
 # --- What we said, in their words ---
 
 
-def _number_calls(messages: Sequence[Message]) -> dict[str, int]:
-    """Number the tool calls by their place: our ids are longer, and richer in characters, than providers take."""
-    numbers: dict[str, int] = {}
+def _places_of_calls(messages: Sequence[Message]) -> dict[str, int]:
+    """Number the tool calls: their results go out in the same order."""
+    places: dict[str, int] = {}
     for message in messages:
         for call in message.tool_calls:
-            numbers.setdefault(call.id, len(numbers) + 1)
-    return numbers
+            places.setdefault(call.id, len(places))
+    return places
 
 
-def _number_of(result: Message, numbers: dict[str, int]) -> int:
-    number = numbers.get(result.tool_call_id or "")
-    if number is None:
+def _place_of(result: Message, places: dict[str, int]) -> int:
+    place = places.get(result.tool_call_id or "")
+    if place is None:
         raise ModelFailed(f"the tool result {result.id!r} answers no call of the request", retryable=False)
-    return number
+    return place
 
 
-def _reply_parts(message: Message, numbers: dict[str, int], provider: str, system: str) -> list[pai.ModelResponsePart]:
+def _reply_parts(message: Message, provider: str, system: str) -> list[pai.ModelResponsePart]:
     from pydantic_ai import messages as pai
 
     parts: list[pai.ModelResponsePart] = []
@@ -183,8 +187,8 @@ def _reply_parts(message: Message, numbers: dict[str, int], provider: str, syste
         match block:
             case TextBlock(text=text) if text.strip():
                 parts.append(pai.TextPart(content=text))
-            case ThinkingBlock(signature=str(signed)) if signed and _provider_of(message) == provider:
-                part_id, _, signature = signed.rpartition(":")
+            case ThinkingBlock() if (signed := signed_thinking(block, message, provider)) is not None:
+                part_id, signature = signed
                 parts.append(
                     pai.ThinkingPart(
                         content=block.thinking,
@@ -198,14 +202,10 @@ def _reply_parts(message: Message, numbers: dict[str, int], provider: str, syste
                     pai.ToolCallPart(
                         tool_name=block.name,
                         args=block.arguments if isinstance(block.arguments, dict) else _raw(block.arguments),
-                        tool_call_id=f"call_{numbers[block.id]}",
+                        tool_call_id=wire_call_id(block.id),
                     )
                 )
     return parts
-
-
-def _provider_of(message: Message) -> str:
-    return (message.model or "").partition("/")[0]
 
 
 def _raw(arguments: Any) -> str:
@@ -213,14 +213,14 @@ def _raw(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def _tool_return(number: int, message: Message, image_limit: int) -> pai.ToolReturnPart:
+def _tool_return(message: Message, image_limit: int) -> pai.ToolReturnPart:
     from pydantic_ai import messages as pai
 
     content: Any = _prompt(message, image_limit)
     return pai.ToolReturnPart(
         tool_name=message.tool_name or "unknown",
         content=content,
-        tool_call_id=f"call_{number}",
+        tool_call_id=wire_call_id(message.tool_call_id or ""),
         outcome="failed" if message.is_error else "success",
     )
 
@@ -231,7 +231,7 @@ def _prompt(message: Message, image_limit: int) -> str | list[pai.UserContent]:
     # One that the model cannot see would have every later request of the session refused, too.
     images = [_image(block, image_limit) for block in message.content if isinstance(block, ImageBlock)]
     if not images:
-        return text or _EMPTY
+        return text or EMPTY_MESSAGE
     return [text, *images] if text else images
 
 
@@ -239,19 +239,19 @@ def _image(block: ImageBlock, limit: int) -> pai.UserContent:
     from pydantic_ai import messages as pai
 
     if not limit:
-        return _UNSEEN_IMAGE
+        return UNSEEN_IMAGE
     if len(block.data or "") > limit:
-        return _LARGE_IMAGE
+        return LARGE_IMAGE
     try:
         if block.data:
             return _encoded_content()(block.data, block.mime_type)
         if block.url and block.url.startswith("data:"):
             return pai.BinaryContent.from_data_uri(block.url)
     except (binascii.Error, ValueError):
-        return _UNREADABLE_IMAGE
+        return UNREADABLE_IMAGE
     if block.url:
         return pai.ImageUrl(url=block.url, media_type=block.mime_type)
-    return _UNREADABLE_IMAGE
+    return UNREADABLE_IMAGE
 
 
 @cache
@@ -286,7 +286,7 @@ def _read_part(part: pai.ModelResponsePart) -> Block | None:
         case pai.ThinkingPart() if part.content or part.signature:
             return ThinkingBlock(thinking=part.content, signature=_signed(part))
         case pai.ToolCallPart():
-            return ToolCallBlock(id="", name=part.tool_name, arguments=_read_arguments(part.args))
+            return ToolCallBlock(id="", name=part.tool_name, arguments=read_arguments(part.args))
         case pai.FilePart() if part.content.media_type.startswith("image/"):
             data = encode_base64(part.content.data)
             return ImageBlock(mime_type=part.content.media_type, data=data)
@@ -300,7 +300,7 @@ def _signed(part: pai.ThinkingPart) -> str | None:
     return f"{part.id}:{part.signature}" if part.id else part.signature
 
 
-def _read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, Any] | str:
+def read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, Any] | str:
     """Read the arguments of a call; what is not a JSON object stays the text that came, or one that says why."""
     if isinstance(args, Mapping):
         return dict(args)

@@ -130,14 +130,23 @@ class ToolSet(Protocol):
         ...
 
 
-class Price(msgspec.Struct, frozen=True):
-    """Dollars per million tokens."""
+class Price(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Dollars per million tokens.
+
+    Without a price of their own, tokens read from a cache cost a tenth of the input, and tokens written to it 1.25
+    times the input.
+    """
 
     input: float
     output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
 
     def of(self, usage: Usage) -> float:
-        return (usage.input * self.input + usage.output * self.output) / 1_000_000
+        read = self.input / 10 if self.cache_read is None else self.cache_read
+        write = self.input * 1.25 if self.cache_write is None else self.cache_write
+        cached = usage.cache_read * read + usage.cache_write * write
+        return (usage.input * self.input + usage.output * self.output + cached) / 1_000_000
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -151,14 +160,20 @@ class ToolSpec(msgspec.Struct, frozen=True):
 class MessageEncoder(Protocol):
     """Writes the messages of a conversation as one wire wants them. The same messages always give the same bytes."""
 
-    name: str
-    """Everything that the bytes depend on besides the messages, such as the wire and the provider."""
+    @property
+    def name(self) -> str:
+        """Name all that the bytes depend on besides the messages: the wire, the provider, pictures, cache marks."""
+        ...
 
     def encode(self, step: Sequence[Message], *, is_last: bool = False) -> bytes:
-        """Encode a step as elements of the request's array, joined by commas; empty if nothing is left of it.
+        """Write a step as elements of the request's array, joined by commas, without brackets; `b""` for nothing.
 
-        A step is what stands from one assistant message to before the next. Joining the steps of a conversation by
-        commas gives the whole array. The last step of a request may carry marks for the provider's cache.
+        A step begins with an assistant message and ends before the next: `[assistant?, toolResult*, user*]`. The bytes
+        of all steps, joined by commas, are the whole array. The last step of a request may carry cache marks. A step
+        with pictures takes long, so it belongs into a thread.
+
+        Raises:
+            ModelFailed: a tool result answers no call of the step.
         """
         ...
 
@@ -171,11 +186,11 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     thinking: str | None = None
     uses_tools: bool = True
-    """False: no tool may be called. The tools are sent all the same, so that the provider's cache stays valid."""
+    """Whether the tools may be called. If not, they are still sent, so that the prefix stays the same."""
     cache_key: str | None = None
-    """The same for all requests of a conversation."""
+    """Names the session for a provider's cache; stable."""
     encoded: tuple[bytes, ...] | None = None
-    """The steps as the model's encoder wrote them, to be joined by commas. Then `messages` is empty."""
+    """The steps as the model's encoder wrote them. With it, `messages` is not looked at."""
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -204,13 +219,26 @@ ModelEvent = TextDelta | ThinkingDelta | ModelReply
 
 
 class ModelFailed(Exception):
-    """A provider did not answer as it should; the message is its own words, without secrets."""
+    """A provider did not answer as it should; the message is its own words, without secrets.
 
-    def __init__(self, message: str, *, retryable: bool, retry_after_s: float | None = None) -> None:
+    `is_too_long`: the request exceeds the context window. `limit_tokens` is the window, if the provider named it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        retry_after_s: float | None = None,
+        is_too_long: bool = False,
+        limit_tokens: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.is_too_long = is_too_long
+        self.limit_tokens = limit_tokens
 
 
 MOST_CALLS = 128
@@ -237,6 +265,8 @@ class Model(Protocol):
     """One model of one provider.
 
     One that has an attribute `sees_images`, and it is false, is given a line in the place of each picture of a chat.
+    One may have a method `async encoder()`, which gives the `MessageEncoder` whose bytes it takes as
+    `ModelRequest.encoded`, or None.
     """
 
     @property

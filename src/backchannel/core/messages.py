@@ -120,7 +120,7 @@ class Chat(_Wire, frozen=True):
 
 
 class Usage(_Wire, frozen=True):
-    """What one model call, or several together, used."""
+    """What one model call, or several together, used. Cached tokens are not part of `input`."""
 
     input: int = 0
     output: int = 0
@@ -130,8 +130,13 @@ class Usage(_Wire, frozen=True):
     """In dollars; absent when the model has no known price."""
 
     @property
+    def sent(self) -> int:
+        """All input, cached or not."""
+        return self.input + self.cache_read + self.cache_write
+
+    @property
     def total(self) -> int:
-        return self.input + self.output
+        return self.sent + self.output
 
 
 class CompactionEntry(_Wire, frozen=True):

@@ -249,6 +249,8 @@ class Tally:
         provider = (model or "unknown").partition("/")[0]
         self.tokens[provider, "input"] += usage.input
         self.tokens[provider, "output"] += usage.output
+        self.tokens[provider, "cache_read"] += usage.cache_read
+        self.tokens[provider, "cache_write"] += usage.cache_write
         if usage.cost is not None:
             self.cost[provider] += usage.cost
 

@@ -256,7 +256,7 @@ def _model(story: RunStory, reply: Message, step: int, since: int) -> TimelineEn
         model=reply.model,
         text=cut(reply.text, TEXT_SHOWN) or None,
         thinking=cut(thinking, TEXT_SHOWN) or None,
-        tokens_in=None if usage is None else usage.input,
+        tokens_in=None if usage is None else usage.sent,
         tokens_out=None if usage is None else usage.output,
         cost=None if usage is None else usage.cost,
         stop_reason=reply.stop_reason,

@@ -39,7 +39,7 @@ def commit_reply(tx: Tx, fence: Fence, step: Step) -> StepCommitted:
         "ran_ms": step.ran_ms,
         "ran_at": tx.now,
         "answered_by": step.reply.model,
-        "tokens_in": run.tokens_in + step.usage.input,
+        "tokens_in": run.tokens_in + step.usage.sent,
         "tokens_out": run.tokens_out + step.usage.output,
         "cost": run.cost if cost is None else (run.cost or 0) + cost,
     }
@@ -81,7 +81,7 @@ def _used(run: Run, step: Step) -> Assignments:
         "context_tokens = CASE WHEN session_id = ? THEN ? ELSE context_tokens END, "
         "system_sent = CASE WHEN session_id = ? THEN 1 ELSE system_sent END, ",
         (
-            usage.input,
+            usage.sent,
             usage.output,
             usage.cost,
             usage.cost,

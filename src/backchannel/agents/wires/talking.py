@@ -1,0 +1,252 @@
+"""One model on one wire: requests as bytes, replies as they stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any, Protocol
+
+import httpx2
+import msgspec
+
+from backchannel.agents.endpoints import ANTHROPIC_WIRES, Endpoint
+from backchannel.agents.turns import Turns
+from backchannel.agents.wires.anthropic_decoder import AnthropicDecoder
+from backchannel.agents.wires.anthropic_encoder import AnthropicEncoder, without_marks
+from backchannel.agents.wires.chat_decoder import ChatDecoder
+from backchannel.agents.wires.chat_encoder import ChatEncoder
+from backchannel.agents.wires.content import has_images, split_steps
+from backchannel.agents.wires.draft import ReplyDraft
+from backchannel.agents.wires.events import LONGEST_EVENT, BadAnswer, EventLines, checked_json, slices, whole_body
+from backchannel.agents.wires.failures import ProviderError, read_error_body, words_of
+from backchannel.agents.wires.frames import Frame, FrameWriter
+from backchannel.agents.wires.responses_decoder import ResponsesDecoder
+from backchannel.agents.wires.responses_encoder import ResponsesEncoder
+from backchannel.core.contracts import MessageEncoder, ModelEvent, ModelRequest
+
+MOST_FRAMES = 64
+_LONGEST_ERROR = 1024 * 1024
+_LARGE_BODY = 512 * 1024
+_SENT_AT_ONCE = 128 * 1024
+_PATIENCE_S = 0.05
+"""How long the end of a stream may take after its last event, for its connection to be used again."""
+
+
+class Decoder(Protocol):
+    """Reads the reply of one wire into a draft."""
+
+    draft: ReplyDraft
+    is_done: bool
+
+    def take(self, data: bytes) -> Iterator[ModelEvent]: ...
+    def take_whole(self, data: bytes) -> Iterator[ModelEvent]: ...
+
+
+class CacheHabits:
+    """What an endpoint was found to refuse of our requests for caching; kept for all of its models."""
+
+    def __init__(self) -> None:
+        self.takes_key = True
+        self.takes_marks = True
+
+
+class WireModel:
+    """A model that is asked without an SDK."""
+
+    def __init__(self, endpoint: Endpoint, name: str, http: httpx2.AsyncClient, habits: CacheHabits) -> None:
+        """Make the model, and write a first frame; this imports much."""
+        self._endpoint = endpoint
+        self._name = name
+        self._http = http
+        self._habits = habits
+        self._writer = FrameWriter(endpoint, name)
+        self._frames: OrderedDict[bytes, Frame] = OrderedDict()
+        self._writer.write(ModelRequest(system="", messages=()), marks="off")  # loads the rest of the SDK
+
+    @property
+    def profile(self) -> Any:
+        """What pydantic-ai knows of the model."""
+        return self._writer.model.profile
+
+    def encoder(self, image_limit: int) -> MessageEncoder:
+        """Give the encoder of its messages."""
+        provider = self._endpoint.provider
+        if self._endpoint.kind in ANTHROPIC_WIRES:
+            return AnthropicEncoder(provider, image_limit, self._marks)
+        if self._endpoint.kind == "openai":
+            takes_reasoning = bool(self.profile.get("openai_supports_encrypted_reasoning_content", False))
+            return ResponsesEncoder(provider, image_limit, takes_reasoning)
+        needs_field = self.profile.get("openai_chat_thinking_requires_field_on_tool_calls", False)
+        return ChatEncoder(provider, image_limit, self._thinking_field if needs_field else None)
+
+    async def stream(self, request: ModelRequest, image_limit: int) -> AsyncGenerator[ModelEvent, None]:
+        """Ask the model; the last event is the reply, without its cost.
+
+        Raises:
+            ProviderError: the provider told an error.
+            BadAnswer: what came is no answer of this API.
+            httpx2.TransportError: the connection failed.
+            ModelFailed: the request cannot be written, or the reply is not complete.
+        """
+        steps = request.encoded
+        if steps is None:
+            steps = await encode_steps(self.encoder(image_limit), request.messages)
+        response = await self._open(request, steps)
+        try:
+            decoder = self._decoder()
+            async with aclosing(read_reply(response.aiter_raw(), decoder)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            await response.aclose()
+        yield decoder.draft.reply()
+
+    async def _open(self, request: ModelRequest, steps: tuple[bytes, ...]) -> httpx2.Response:
+        """Send a request until its answer begins; a request for caching that is refused is left out, for good."""
+        while True:
+            frame = await self._frame(request)
+            if self._marks == "off" and self._endpoint.cache != "off" and self._endpoint.kind in ANTHROPIC_WIRES:
+                steps = (*steps[:-1], without_marks(steps[-1])) if steps else steps
+            pieces = frame.body(request.system, steps, self._cache_key(request))
+            response = await self._http.send(_request(frame, pieces), stream=True)
+            try:
+                if response.status_code == 200:
+                    if response.headers.get("content-encoding", "identity") != "identity":
+                        raise BadAnswer("the answer is compressed, and that was not asked for")
+                    return response
+                body = read_error_body(await whole_body(response.aiter_raw(), _LONGEST_ERROR))
+            except BaseException:
+                await response.aclose()
+                raise
+            await response.aclose()
+            if not self._learns(response.status_code, body, request):
+                raise ProviderError(body, response.status_code, response.headers)
+
+    def _learns(self, status: int, body: Any, request: ModelRequest) -> bool:
+        """Note that a compatible endpoint refuses a request for caching; false if that is not the reason."""
+        words = words_of(body) if status in (400, 422) else ""
+        if "prompt_cache_key" in words and self._endpoint.kind != "openai" and self._cache_key(request):
+            self._habits.takes_key = False
+        elif "cache_control" in words and self._endpoint.kind == "anthropic-compatible" and self._marks != "off":
+            self._habits.takes_marks = False
+        else:
+            return False
+        return True
+
+    async def _frame(self, request: ModelRequest) -> Frame:
+        parts = (request.tools, request.thinking, request.uses_tools, bool(request.system.strip()), self._marks)
+        key = msgspec.json.encode(parts)
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = await asyncio.to_thread(partial(self._writer.write, request, marks=self._marks))
+            self._frames[key] = frame
+            while len(self._frames) > MOST_FRAMES:
+                self._frames.popitem(last=False)
+        self._frames.move_to_end(key)
+        return frame
+
+    @property
+    def _marks(self) -> str:
+        return self._endpoint.cache if self._habits.takes_marks else "off"
+
+    def _cache_key(self, request: ModelRequest) -> str | None:
+        takes_key = self._endpoint.kind in ("openai", "openai-compatible") and self._habits.takes_key
+        return request.cache_key if takes_key and self._endpoint.cache != "off" else None
+
+    @property
+    def _thinking_field(self) -> str | None:
+        field: str | None = self.profile.get("openai_chat_thinking_field")
+        return field
+
+    def _decoder(self) -> Decoder:
+        draft = ReplyDraft(self._endpoint.provider, self._name)
+        if self._endpoint.kind in ANTHROPIC_WIRES:
+            return AnthropicDecoder(draft)
+        if self._endpoint.kind == "openai":
+            return ResponsesDecoder(draft)
+        return ChatDecoder(
+            draft,
+            thinking_field=self._thinking_field,
+            thinking_tags=self.profile.get("thinking_tags", ("<think>", "</think>")),
+            drops_leading_space=self.profile.get("ignore_streamed_leading_whitespace", False),
+        )
+
+
+async def encode_steps(encoder: MessageEncoder, messages: Sequence[Any]) -> tuple[bytes, ...]:
+    """Write a conversation; pictures are written beside the event loop."""
+    steps, turns = list(split_steps(messages)), Turns()
+    written: list[bytes] = []
+    for at, step in enumerate(steps):
+        encode = partial(encoder.encode, step, is_last=at == len(steps) - 1)
+        written.append(await asyncio.to_thread(encode) if has_images(step) else encode())
+        await turns.next()
+    return tuple(written)
+
+
+def _request(frame: Frame, pieces: list[bytes]) -> httpx2.Request:
+    """Make the request; a large one is handed over piece by piece, so that it does not hold the event loop."""
+    length = sum(map(len, pieces))
+    headers = [*frame.headers, (b"content-length", b"%d" % length)]
+    content = _parcels(pieces) if length > _LARGE_BODY else b"".join(pieces)
+    # The client notes in the extensions what it finds out on the way.
+    return httpx2.Request("POST", frame.url, headers=headers, content=content, extensions=dict(frame.extensions))
+
+
+async def _parcels(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        for start in range(0, len(piece), _SENT_AT_ONCE):
+            part = piece[start : start + _SENT_AT_ONCE] if len(piece) > _SENT_AT_ONCE else piece
+            held.append(part)
+            size += len(part)
+            if size >= _SENT_AT_ONCE:
+                yield b"".join(held)
+                held, size = [], 0
+    yield b"".join(held)
+
+
+async def read_reply(chunks: AsyncIterator[bytes], decoder: Decoder) -> AsyncGenerator[ModelEvent, None]:
+    """Read an answer to its end: events, or one JSON text, whatever its content type says.
+
+    Raises:
+        BadAnswer: it is neither.
+        ProviderError: the provider told an error in it.
+    """
+    lines, turns, has_begun = EventLines(), Turns(), False
+    async with aclosing(slices(chunks)) as pieces:
+        async for piece in pieces:
+            if not has_begun and (start := piece.lstrip()):
+                has_begun = True
+                if start.startswith(b"{"):
+                    body = start + await whole_body(pieces, LONGEST_EVENT)
+                    for event in decoder.take_whole(await checked_json(body)):
+                        yield event
+                    return
+                if start.startswith(b"<"):
+                    raise BadAnswer("a page came in place of an answer")
+            for data in lines.feed(piece):
+                for event in decoder.take(await checked_json(data)):
+                    yield event
+                await turns.next()
+            if decoder.is_done:
+                break
+        else:
+            for data in lines.end():
+                for event in decoder.take(await checked_json(data)):
+                    yield event
+    await _drain(chunks)
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Read what is left of a stream that has told its end: only then its connection can be used again."""
+    left = _SENT_AT_ONCE
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            async for chunk in chunks:
+                left -= len(chunk)
+                if left < 0:
+                    return
