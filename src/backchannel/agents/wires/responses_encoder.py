@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class ResponsesEncoder:
     def encode(self, step: Sequence[Message], *, is_last: bool = False) -> bytes:
         """Write a step: see `MessageEncoder`."""
         reply, results, said = step_parts(step)
-        written = [] if reply is None else list(map(_encode, self._reply(reply)))
+        written = [] if reply is None else [_encode(item) for item in self._reply(reply)]
         for result in results:
             output = _output(result, shown_content(result, self.image_limit))
             call_id = wire_call_id(result.tool_call_id or "")
@@ -51,14 +51,15 @@ class ResponsesEncoder:
             written.append(b'{"role":"user","content":%b}' % _encode(shown))
         return b",".join(written)
 
-    def _reply(self, message: Message) -> Iterator[dict[str, Any]]:
+    def _reply(self, message: Message) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = []
         reasoning: dict[str, Any] = {}
         for block in message.content:
             match block:
                 case TextBlock(text=text) if text.strip():
-                    yield {"role": "assistant", "content": text}
+                    items.append({"role": "assistant", "content": text})
                 case ToolCallBlock():
-                    yield _call(block)
+                    items.append(_call(block))
                 case ThinkingBlock() if self.takes_reasoning:
                     # Several summaries of one item come as several blocks.
                     if (item := self._reasoning(block, message)) is None:
@@ -67,7 +68,8 @@ class ResponsesEncoder:
                         reasoning["summary"] += item["summary"]
                     else:
                         reasoning = item
-                        yield item
+                        items.append(item)
+        return items
 
     def _reasoning(self, block: ThinkingBlock, message: Message) -> dict[str, Any] | None:
         signed = signed_thinking(block, message, self.provider)

@@ -1,0 +1,1 @@
+"""Tests of the wires that are spoken without an SDK."""
