@@ -104,6 +104,19 @@ def test_what_is_configured_wins_over_what_is_published() -> None:
     assert (model.context_window, model.price) == (5_000, Price(1.0, 2.0))
 
 
+def test_cached_tokens_may_have_prices_of_their_own() -> None:
+    cost = ModelCostSettings(input=1, output=2, cache_read=0.3, cache_write=1.5)
+    entry = ConfiguredModel(id="m", cost=cost)
+    assert Models({"acme": own(models=(entry,))}, {}).get("acme/m").price == Price(1.0, 2.0, 0.3, 1.5)
+
+
+def test_all_endpoints_are_asked_to_cache_as_long_as_is_configured() -> None:
+    models = Models({"acme": own()}, KEYS, "1h")
+    for ref in ("acme/m", "anthropic/m"):
+        connection: Any = vars(models.get(ref))["_connection"]
+        assert connection.endpoint.cache == "1h"
+
+
 @pytest.mark.parametrize(
     ("url", "kind"),
     [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -24,7 +24,7 @@ import structlog
 from backchannel.agents.endpoints import Endpoint
 from backchannel.agents.loading import load
 from backchannel.agents.providers import Connection, ProviderModel
-from backchannel.config.schema import DEMO_MODEL, ProviderModelSettings, ProviderSettings
+from backchannel.config.schema import DEMO_MODEL, PromptCache, ProviderModelSettings, ProviderSettings
 from backchannel.core.contracts import Model, Price
 from backchannel.core.hosts import OLLAMA_PORT, ollama_base
 from backchannel.core.text import nearest
@@ -190,9 +190,15 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 class Models:
     """The models of the process."""
 
-    def __init__(self, providers: Mapping[str, ProviderSettings], env: Mapping[str, str] | None = None) -> None:
-        """Make the registry from `models.providers` and the environment (the process's own, if none is given)."""
+    def __init__(
+        self, providers: Mapping[str, ProviderSettings], env: Mapping[str, str] | None = None, cache: PromptCache = "5m"
+    ) -> None:
+        """Make the registry from `models.providers` and the environment (the process's own, if none is given).
+
+        `cache` is how long providers are asked to keep the beginning of a request.
+        """
         self._providers = dict(providers)
+        self._cache = cache
         self._env = os.environ if env is None else env
         self._registered: dict[str, Model] = {}
         self._made: dict[str, ProviderModel] = {}
@@ -219,7 +225,8 @@ class Models:
         provider, name = _split(ref)
         connection = self._connections.get(provider)
         if connection is None:
-            connection = self._connections[provider] = Connection(self._endpoint(provider))
+            endpoint = replace(self._endpoint(provider), cache=self._cache)
+            connection = self._connections[provider] = Connection(endpoint)
         window, price, is_published = self._facts(provider, name)
         self._made[ref] = ProviderModel(
             connection,
@@ -333,7 +340,8 @@ class Models:
         default = _WINDOWS[own.api] if own is not None else SERVICES[provider].window
         window = (configured and configured.context_window) or (known and known.context_window) or default
         if configured is not None and configured.cost is not None:
-            return window, Price(configured.cost.input, configured.cost.output), False
+            cost = configured.cost
+            return window, Price(cost.input, cost.output, cost.cache_read, cost.cache_write), False
         price = published_price(known) if known is not None else None
         return window, price, price is not None
 

@@ -31,6 +31,8 @@ from backchannel.core.settings import AtLeastOne, Settings, secret, setting
 
 ChatScope: TypeAlias = Literal["per-sender", "global"]
 ModelApi: TypeAlias = Literal["openai", "anthropic"]
+NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
+PromptCache: TypeAlias = Literal["5m", "1h", "off"]
 
 
 class SessionSettings(Settings, frozen=True, kw_only=True):
@@ -117,6 +119,12 @@ class ModelCostSettings(Settings, frozen=True, kw_only=True):
 
     input: Annotated[float, setting("Dollars per million input tokens.", ge=0)]
     output: Annotated[float, setting("Dollars per million output tokens.", ge=0)]
+    cache_read: Annotated[
+        NotNegative | None, setting("Dollars per million tokens read from a cache. Unset: a tenth of `input`.")
+    ] = None
+    cache_write: Annotated[
+        NotNegative | None, setting("Dollars per million tokens written to a cache. Unset: 1.25 times `input`.")
+    ] = None
 
 
 class ProviderModelSettings(Settings, frozen=True, kw_only=True):
@@ -140,8 +148,12 @@ class ProviderSettings(Settings, frozen=True, kw_only=True):
 
 
 class ModelsSettings(Settings, frozen=True, kw_only=True):
-    """Where models are found besides the well-known providers."""
+    """Where models are found besides the well-known providers, and how they are asked."""
 
+    cache: Annotated[
+        PromptCache,
+        setting("How long providers are asked to keep the beginning of a request. `off`: they are not asked."),
+    ] = "5m"
     providers: Annotated[dict[str, ProviderSettings], setting("Your own endpoints, by name.")] = field(
         default_factory=dict
     )

@@ -58,7 +58,7 @@ _TOO_LONG = re.compile(
     r"prompt is too long|maximum context length|context length exceeded|reduce the length of the (?:messages|prompt)"
     r"|exceeds? the (?:available |maximum |model'?s? )*context (?:size|window|length)"
     r"|context[_ ](?:length|window)[_ ]exceeded"
-    r"|exceed_context_size|exceeds the maximum number of tokens"
+    r"|exceed_context_size|exceeds the maximum number of tokens|greater than the context length"
     r"|input (?:is|length|tokens?) .{0,40}(?:too long|exceeds?)"
     r"|too many (?:input )?tokens|longer than the model'?s context|max(?:imum)? (?:model|sequence) length",
     re.IGNORECASE,
@@ -180,7 +180,10 @@ def words_of(body: object) -> str:
         if not isinstance(body, dict):
             break
         body = body.get("error") or body.get("message") or body.get("detail")
-    return " ".join(str(body)[:_MAX_LOOKED_AT].split()) if body else ""
+    try:
+        return " ".join(str(body)[:_MAX_LOOKED_AT].split()) if body else ""
+    except RecursionError:
+        return ""
 
 
 def root_of(error: BaseException) -> str:
