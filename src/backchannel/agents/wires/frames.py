@@ -48,16 +48,12 @@ class Frame:
     head: bytes
     """What stands before the first message, such as the system prompt on some wires."""
 
-    def body(self, system: str, steps: tuple[bytes, ...], cache_key: str | None) -> list[bytes]:
-        """Give the pieces of a whole body."""
+    def fill(self, system: str, steps: tuple[bytes, ...], cache_key: str | None) -> tuple[bytes, list[bytes]]:
+        """Give a body: what stands before its array, and the elements of the array. `]}` ends it."""
         shown = msgspec.json.encode(system)
-        head = self.head.replace(_HOLE, shown, 1)
-        elements = [piece for piece in (head, *steps) if piece]
         key = b"" if cache_key is None else b',"prompt_cache_key":%b' % msgspec.json.encode(cache_key)
-        pieces = [self.fields.replace(_HOLE, shown, 1), key, self.array]
-        for place, element in enumerate(elements):
-            pieces += (b",", element) if place else (element,)
-        return [*pieces, b"]}"]
+        opening = b"".join((self.fields.replace(_HOLE, shown, 1), key, self.array))
+        return opening, list(filter(None, (self.head.replace(_HOLE, shown, 1), *steps)))
 
 
 class FrameWriter:

@@ -29,8 +29,11 @@ from backchannel.core.contracts import MessageEncoder, ModelEvent, ModelRequest
 
 MOST_FRAMES = 64
 _LONGEST_ERROR = 1024 * 1024
-_LARGE_BODY = 512 * 1024
+_LARGE_BODY = 2 * 1024 * 1024
 _SENT_AT_ONCE = 128 * 1024
+_JOINED_AT_ONCE = 512
+"""Elements, of some hundred bytes each."""
+_ENDING = b"]}"
 _PATIENCE_S = 0.05
 """How long the end of a stream may take after its last event, for its connection to be used again."""
 
@@ -110,8 +113,8 @@ class WireModel:
             frame = await self._frame(request)
             if self._marks == "off" and self._endpoint.cache != "off" and self._endpoint.kind in ANTHROPIC_WIRES:
                 steps = (*steps[:-1], without_marks(steps[-1])) if steps else steps
-            pieces = frame.body(request.system, steps, self._cache_key(request))
-            response = await self._http.send(_request(frame, pieces), stream=True)
+            opening, elements = frame.fill(request.system, steps, self._cache_key(request))
+            response = await self._http.send(_request(frame, opening, elements), stream=True)
             try:
                 if response.status_code == 200:
                     if response.headers.get("content-encoding", "identity") != "identity":
@@ -186,27 +189,32 @@ async def encode_steps(encoder: MessageEncoder, messages: Sequence[Any]) -> tupl
     return tuple(written)
 
 
-def _request(frame: Frame, pieces: list[bytes]) -> httpx2.Request:
+def _request(frame: Frame, opening: bytes, elements: list[bytes]) -> httpx2.Request:
     """Make the request; a large one is handed over piece by piece, so that it does not hold the event loop."""
-    length = sum(map(len, pieces))
+    length = len(opening) + sum(map(len, elements)) + max(0, len(elements) - 1) + len(_ENDING)
     headers = [*frame.headers, (b"content-length", b"%d" % length)]
-    content = _parcels(pieces) if length > _LARGE_BODY else b"".join(pieces)
+    is_large = length > _LARGE_BODY
+    content = _parcels(opening, elements) if is_large else b"".join((opening, b",".join(elements), _ENDING))
     # The client notes in the extensions what it finds out on the way.
     return httpx2.Request("POST", frame.url, headers=headers, content=content, extensions=dict(frame.extensions))
 
 
-async def _parcels(pieces: list[bytes]) -> AsyncIterator[bytes]:
-    held: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        for start in range(0, len(piece), _SENT_AT_ONCE):
-            part = piece[start : start + _SENT_AT_ONCE] if len(piece) > _SENT_AT_ONCE else piece
-            held.append(part)
-            size += len(part)
-            if size >= _SENT_AT_ONCE:
-                yield b"".join(held)
-                held, size = [], 0
-    yield b"".join(held)
+async def _parcels(opening: bytes, elements: list[bytes]) -> AsyncIterator[bytes]:
+    """Give a body in parcels: many small elements together, and a large one in parts."""
+    yield opening
+    for start in range(0, len(elements), _JOINED_AT_ONCE):
+        group = elements[start : start + _JOINED_AT_ONCE]
+        if start:
+            yield b","
+        if sum(map(len, group)) <= _LARGE_BODY:
+            yield b",".join(group)
+            continue
+        for place, element in enumerate(group):
+            if place:
+                yield b","
+            for at in range(0, len(element), _SENT_AT_ONCE):
+                yield element[at : at + _SENT_AT_ONCE]
+    yield _ENDING
 
 
 async def read_reply(chunks: AsyncIterator[bytes], decoder: Decoder) -> AsyncGenerator[ModelEvent, None]:
