@@ -26,6 +26,7 @@ from backchannel.agents.wires.frames import Frame, FrameWriter
 from backchannel.agents.wires.responses_decoder import ResponsesDecoder
 from backchannel.agents.wires.responses_encoder import ResponsesEncoder
 from backchannel.core.contracts import MessageEncoder, ModelEvent, ModelRequest
+from backchannel.core.messages import Message
 
 MOST_FRAMES = 64
 _LONGEST_ERROR = 1024 * 1024
@@ -178,15 +179,25 @@ class WireModel:
         )
 
 
-async def encode_steps(encoder: MessageEncoder, messages: Sequence[Any]) -> tuple[bytes, ...]:
+async def encode_steps(encoder: MessageEncoder, messages: Sequence[Message]) -> tuple[bytes, ...]:
     """Write a conversation; pictures are written beside the event loop."""
-    steps, turns = list(split_steps(messages)), Turns()
     written: list[bytes] = []
-    for at, step in enumerate(steps):
-        encode = partial(encoder.encode, step, is_last=at == len(steps) - 1)
-        written.append(await asyncio.to_thread(encode) if has_images(step) else encode())
+    turns, held = Turns(), None
+    for step in split_steps(messages):
+        if held is not None:
+            written.append(await _encoded(encoder, held))
+            await turns.next()
+        held = step
+    if held is not None:
+        written.append(await _encoded(encoder, held, is_last=True))
         await turns.next()
     return tuple(written)
+
+
+async def _encoded(encoder: MessageEncoder, step: Sequence[Message], *, is_last: bool = False) -> bytes:
+    if has_images(step):
+        return await asyncio.to_thread(partial(encoder.encode, step, is_last=is_last))
+    return encoder.encode(step, is_last=is_last)
 
 
 def _request(frame: Frame, opening: bytes, elements: list[bytes]) -> httpx2.Request:
