@@ -173,7 +173,8 @@ class ProviderModel:
         cost = None if self.price is None else self.price.of(reply.usage)
         if self._priced_as is not None:
             answered = reply.model.partition("/")[2] or self._name
-            cost = _published_cost(reply.usage, answered, self._priced_as, self._connection.endpoint.cache) or cost
+            published = _published_cost(reply.usage, answered, self._priced_as, self._connection.endpoint.cache)
+            cost = cost if published is None else published
         return msgspec.structs.replace(reply, usage=msgspec.structs.replace(reply.usage, cost=cost))
 
 

@@ -117,7 +117,7 @@ class WireModel:
             opening, elements = frame.fill(request.system, steps, self._cache_key(request))
             response = await self._http.send(_request(frame, opening, elements), stream=True)
             try:
-                if response.status_code == 200:
+                if response.is_success:
                     if response.headers.get("content-encoding", "identity") != "identity":
                         raise BadAnswer("the answer is compressed, and that was not asked for")
                     return response
