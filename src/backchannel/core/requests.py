@@ -75,7 +75,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     mark: str
     budget: int
-    """How many tokens there are for messages; a single one gets three eighths of it, the results of a step half."""
+    """How many tokens there are for messages; one message gets less than half of it, and so do the results of one step."""
     is_shared: bool = False
     """Whether several people write to the session in direct chats."""
     is_short: bool = False
@@ -135,6 +135,7 @@ class Conversation:
         """The places of the pictures that are shown."""
         self.newest_run: str | None = None
         self._settled = settled
+        self._share = view.budget * 7 // 16
         self._folded_mark = view.mark.casefold()
         self._closed: list[list[Message]] = []
         self._closed_tokens = self._open_tokens = 0
@@ -190,14 +191,15 @@ class Conversation:
         """Add the next message.
 
         Raises:
-            OutOfOrder: it belongs before messages that are there. Begin anew with `in_order` (`core/run_order.py`).
+            OutOfOrder: it belongs before messages that are there. Begin anew with `in_order` (`core/run_order.py`);
+                a conversation that was put in order does not raise it.
         """
         self.next_seq = max(self.next_seq, seq + 1)
         if message.compaction is not None:
             return  # it stands at the beginning, or is no longer in use
         run_id, role = message.run_id, message.role
         if run_id is not None and run_id != self.newest_run and role is not Role.TOOL_RESULT:
-            if run_id in self._runs:
+            if run_id in self._runs and self._settled is None:
                 raise OutOfOrder
             self._runs.add(run_id)
             self.newest_run = run_id
@@ -230,7 +232,7 @@ class Conversation:
         call = message.tool_call_id or ""
         i = self._step.awaited.pop(call, None)
         if i is None:
-            if call in self._missing:
+            if call in self._missing and self._settled is None:
                 raise OutOfOrder
             return  # the first result after a call counts; a result without a call is dropped
         expected = self._step.results[i]
@@ -277,7 +279,7 @@ class Conversation:
             if not content:
                 return None
             message = _with_content(message, content)
-        message = cut_message(message, self.view.budget * 3 // 8)
+        message = cut_message(message, self._share)
         return _Said(message, header_of(message, self.view.mark, is_shared=self.view.is_shared))
 
     def _is_plain(self, message: Message) -> bool:
@@ -318,7 +320,7 @@ class Conversation:
             return [self._join(said)]
         if not said and not step.results:
             said = [self._line(_NOTHING_SAID)]
-        results = squeeze(step.results, self.view.budget // 2)
+        results = squeeze(step.results, self._share)
         return [step.reply, *results, self._join(said)] if said else [step.reply, *results]
 
     def _line(self, text: str) -> _Said:

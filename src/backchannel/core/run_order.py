@@ -14,10 +14,10 @@ def in_order(lines: Sequence[Line], asking: str | None) -> list[Line]:
     The run that asks comes last.
     """
     ends = _ends(lines, asking)
-    called: dict[str, int] = {}
-    places: list[int] = []
+    called: dict[str, tuple[int, int]] = {}
+    places: list[tuple[int, int]] = []
     for i, (_, message) in enumerate(lines):
-        place = ends.get(message.run_id or "", i)
+        place = ends.get(message.run_id or "", i), i
         if message.role is Role.TOOL_RESULT:
             place = called.pop(message.tool_call_id or "", place)
         elif message.role is Role.ASSISTANT:
