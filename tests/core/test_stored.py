@@ -24,7 +24,13 @@ from tests.support.grown import FIELD, VALUE, grow_text
 SOURCE = Path(backchannel.__file__).parent
 STORES = ("core", "storage", "agents", "workspace", "runtime", "triggers")
 """The folders whose JSON is what was stored, but for the files below."""
-READS_DOORS = {"core/policy/inbound.py", "core/stored.py"}
+READS_DOORS = {
+    "agents/wires/anthropic_decoder.py",
+    "agents/wires/chat_decoder.py",
+    "agents/wires/responses_decoder.py",
+    "core/policy/inbound.py",
+    "core/stored.py",
+}
 
 for found in pkgutil.walk_packages([str(SOURCE)], "backchannel."):
     if found.name.split(".")[1] in STORES:
