@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backchannel.core.incoming_json import MOST_BARE, MOST_WORK, PIECE, IncomingJson, TooMuchJson
@@ -33,6 +33,7 @@ def test_a_text_is_read_as_it_is_but_for_halves_of_pairs(text: str, is_escaped: 
 
 
 @given(BYTES, st.lists(st.integers(0, 60)))
+@example([rb"\\", rb"ud83d\ud83d"], [8])
 def test_it_does_not_matter_where_a_piece_ends(parts: list[bytes], ends: list[int]) -> None:
     data = b"".join(parts)
     assert read(data, ends) == read(data)

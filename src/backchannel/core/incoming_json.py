@@ -119,9 +119,10 @@ class IncomingJson:
 
 def _end_of_whole(data: bytes) -> int:
     """Find where an escape begins that does not end here."""
-    found = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_UNFINISHED))
-    if found is None:
-        return len(data)
-    before = data[: found.start()]
-    is_escaped = (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
-    return len(data) if is_escaped else found.start()
+    start = max(0, len(data) - _LONGEST_UNFINISHED)
+    while (found := _UNFINISHED.search(data, start)) is not None:
+        before = data[: found.start()]
+        if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
+            return found.start()
+        start = found.start() + 1  # an escaped backslash; a later one may be unfinished
+    return len(data)
