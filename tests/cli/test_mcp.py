@@ -33,6 +33,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "sessions_list": {"limit": 5},
     "sessions_history": {"sessionKey": "agent:writer:main"},
     "agents_list": {},
+    "sessions_search": {"query": "hello"},
     "session_status": {"sessionKey": "agent:writer:main"},
 }
 INITIALIZE = {

@@ -38,6 +38,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "sessions_list": {"messageLimit": 2},
     "sessions_history": {"sessionKey": "agent:echo:main"},
     "agents_list": {},
+    "sessions_search": {"query": "hello"},
     "session_status": {"sessionKey": "agent:echo:main"},
 }
 LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}

@@ -67,6 +67,23 @@ class QueuedMessages(Scene):
         assert texts == [text for n in range(3) for text in (f"message {n}", f"re: message {n}")]
 
 
+class Indexed(QueuedMessages):
+    """Messages are answered and taken into the index of words, one after the other."""
+
+    async def drive(self, gateway: Gateway) -> None:
+        for n in range(3):
+            await gateway.submit("main", f"message {n}", run_id=f"m{n}")
+            await gateway.runtime.wait(f"m{n}", 10)
+            await gateway.store.take_into_index(await gateway.store.unindexed(1))
+
+    def check(self, database: sqlite3.Connection) -> None:
+        super().check(database)
+        written = [row for (row,) in database.execute("SELECT rowid FROM messages ORDER BY rowid")]
+        waiting = [row for (row,) in database.execute("SELECT position FROM unindexed")]
+        found = database.execute("SELECT rowid FROM message_words WHERE message_words MATCH 'said : message'")
+        assert sorted([*waiting, *(row for (row,) in found)]) == written, "each message is found once"
+
+
 class ToolRounds(Scene):
     """A run of two rounds: tools with and without outside effects side by side."""
 
@@ -241,7 +258,7 @@ class FunctionAgent:
 
 @pytest.mark.parametrize(
     "flow",
-    [QueuedMessages, ToolRounds, Abort, Reset, Delete, NotesWhileRunning, FunctionAgent],
+    [QueuedMessages, Indexed, ToolRounds, Abort, Reset, Delete, NotesWhileRunning, FunctionAgent],
     ids=lambda f: f.__name__,
 )
 async def test_nothing_is_lost_doubled_or_left_open_wherever_the_process_dies(

@@ -153,9 +153,9 @@ async def answer(store: Store, started: RunStarted, text: str = "hi") -> None:
     await store.commit_reply(started.fence, step(started, text))
 
 
-async def converse(store: Store, text: str = "hello", key: SessionKey = MAIN) -> None:
+async def converse(store: Store, text: str = "hello", key: SessionKey = MAIN, *, reply: str | None = None) -> None:
     """Have a whole run: a message in, a reply out."""
-    await answer(store, await begin(store, text, key), f"re: {text}")
+    await answer(store, await begin(store, text, key), f"re: {text}" if reply is None else reply)
 
 
 def step(started: RunStarted, text: str = "hi", calls: Sequence[str] = (), *, number: int = 0, **more: Any) -> Step:

@@ -56,6 +56,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("sessions_history", {"sessionKey": "agent:ops:main"}),
     ("sessions_history", {"sessionKey": "cron:never"}),
     ("agents_list", {}),
+    ("sessions_search", {"query": "found", "sessionKey": "cron:nightly", "includeTools": True}),
+    ("sessions_search", {"query": "secret", "sessionKey": "agent:ops:main"}),
     ("session_status", {"sessionKey": "cron:nightly"}),
 ]
 
@@ -284,7 +286,7 @@ class TestExplain:
         told = await self.explain(open_doors, caller=CRON, target="agent:ops:main")
         assert (told["caller"], told["target"]) == (CRON, "agent:ops:main")
         assert [tool["what"] for tool in told["tools"]] == [
-            *("sessions_list", "sessions_history", "session_status", "sessions_send"),
+            *("sessions_list", "sessions_history", "sessions_search", "session_status", "sessions_send"),
         ]
         for tool in told["tools"]:
             assert tool["allowed"] is False and tool["rule"] == "tools.sessions.visibility"

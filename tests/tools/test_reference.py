@@ -55,6 +55,8 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("sessions_spawn", {"task": "count to ten", "agentId": "ops"}),
     ("sessions_spawn", {"task": "count to ten", "agentId": "nobody"}),
     ("agents_list", {}),
+    ("sessions_search", {"query": "password"}),
+    ("sessions_search", {"query": "x", "sessionKey": "agent:ops:main"}),
     ("session_status", {}),
     ("session_status", {"sessionKey": "agent:main:subagent:u"}),
     ("session_status", {"sessionKey": "agent:ops:main"}),

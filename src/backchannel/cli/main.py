@@ -73,6 +73,7 @@ CLI_COMMANDS = {
     "spawn": CommandListed(TALK, "spawn.spawn", "Start a sub-agent, as an agent would."),
     "watch": CommandListed(LOOK, "watch.watch", "Watch sessions, runs and deliveries until Ctrl-C."),
     "history": CommandListed(LOOK, "history.history", "Show the last messages of a session, oldest first."),
+    "search": CommandListed(LOOK, "search.search", "Find what was said, in all sessions."),
     "tree": CommandListed(LOOK, "tree.tree", "Show which session spawned which, and the state of sub-agents."),
     "mcp": CommandListed(MOVE, "mcp.mcp", "Serve the session tools to an MCP client."),
     "import": CommandListed(MOVE, "import_.import_", "Import sessions from OpenClaw, Clawdbot or an export."),

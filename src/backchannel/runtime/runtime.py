@@ -38,6 +38,7 @@ from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, log_failures, log_pairings, log_sessions
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
+from backchannel.runtime.indexing import Indexing
 from backchannel.runtime.lanes import RUN, Lanes
 from backchannel.runtime.outbox import Outbox
 from backchannel.runtime.pictures import Pictures
@@ -98,6 +99,7 @@ class Runtime(Service):
         self._timers = Timers(store, clock, self.outbox.wake, self._wait, self.duties)
         self.exchanges = Exchanges(store, slots, self._waits, self.hub, clock)
         self.watchdog = Watchdog(store)
+        self.indexing = Indexing(store, clock, self._wait, self.duties)
         self._functions = Functions(store, agents)
         self._recovery = Recovery(store, agents, self._lanes, self.hub, clock)
         self.member = self._join(config, channels) if self.duties.is_shared else None
@@ -165,6 +167,7 @@ class Runtime(Service):
             self._recovery,
             *([member] if member is not None else ()),  # goes on with what others leave, once its own work goes on
             self._timers,
+            self.indexing,  # last: nobody waits for it
             self.watchdog,
         ]
 

@@ -1,64 +1,90 @@
-"""Full-text search over one table: its bounds, and a scan.
+"""The seam for full-text search: what a database with an index of words can do.
 
-Views ask `Tx.search`. The answer is a row that may contain the text; the view looks closer. A driver with an index of
-words answers from that. `scan` is for the others: it reads rows, newest first, until it has read enough for one call.
+`Tx.full_text` is one of these. Which words a text has, what a query means and how messages are ranked is the same for
+all databases, in `core/full_text/`. A database keeps the words, and finds the messages that have those of a query.
+
+Messages that are not in the index yet *wait*. Searches read them one by one (`storage/views/searching.py`). So a
+message is found from the commit on that wrote it, even if the index takes it in later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-import msgspec
+from backchannel.core.full_text.queries import SearchQuery
+from backchannel.core.full_text.ranking import SearchText
+from backchannel.core.messages import Message
 
-from backchannel.storage.tables import Table
-
-_MOST_ROWS = 5000
-_MOST_BYTES = 8 * 1024 * 1024
-_READ_AT_ONCE = 16
-
-
-class SearchEffort:
-    """Counts what one call has read, in one search or several."""
-
-    def __init__(self) -> None:
-        self.reached: int | None = None
-        """The lowest place that the last search has looked at; None if it has looked at everything."""
-        self._rows = self._bytes = 0
-
-    def count(self, place: int, text: str) -> None:
-        self.reached = place or None
-        self._rows, self._bytes = self._rows + 1, self._bytes + len(text)
-
-    @property
-    def is_spent(self) -> bool:
-        return self._rows >= _MOST_ROWS or self._bytes > _MOST_BYTES
+_NO_LETTER = re.compile(r"[^a-z0-9]+")
 
 
-def scan(
-    read: Callable[..., list[tuple[Any, ...]]],
-    table: Table[Any],
-    text: str,
-    owner: str,
-    below: int,
-    effort: SearchEffort,
-) -> Iterator[tuple[int, str]]:
-    """Read the rows of an owner below a place, and give those with the text in any case: each with its place.
+class IndexEntry(NamedTuple):
+    """The words of one message, and their owners."""
 
-    `owner` and the place are the two columns of the table's key.
-    """
-    column, place = table.key
-    where = f"{column} = ? AND {place} < ?"
-    sql = f"SELECT {place}, {table.text} FROM {table.name} WHERE {where} ORDER BY {place} DESC LIMIT ?"
-    written = msgspec.json.encode(text)[1:-1].decode().lower()  # as it stands in JSON
-    while True:
-        rows = read(sql, owner, below, _READ_AT_ONCE)
-        for below, body in rows:
-            effort.count(below, body)
-            if written in body.lower():
-                yield below, body
-            if effort.is_spent:
-                return
-        if len(rows) < _READ_AT_ONCE:
-            effort.reached = None
-            return
+    position: int
+    id: str
+    text: SearchText
+    owners: tuple[str, ...]
+
+
+class IndexMatch(NamedTuple):
+    """The part of a SELECT that finds the messages `m` with the words of a query."""
+
+    source: str
+    """What stands behind FROM."""
+    condition: str
+    position: str
+    value: str
+    """What the one placeholder of `condition` stands for."""
+
+
+class Executes(Protocol):
+    """The part of a `Tx` that an index writes with."""
+
+    def all(self, sql: str, *values: Any) -> list[tuple[Any, ...]]: ...
+
+    def run(self, sql: str, *values: Any) -> None: ...
+
+
+class FullText(Protocol):
+    """An index of words."""
+
+    position: str
+    """The column that numbers the messages `m` in the order in which they were written."""
+    waiting: str
+    """What stands behind FROM for the messages `m` that are not indexed."""
+    waiting_position: str
+    """The same as `position`, for those that wait."""
+
+    def columns(self, message: Message, key: str, session_id: str) -> Mapping[str, Any]:
+        """Make the columns of a new message that index it in the same statement, if that is cheap here."""
+        ...
+
+    def match(self, query: SearchQuery, owners: Sequence[str], *, with_tools: bool) -> IndexMatch:
+        """Find messages by words, of any of these owners; of all if there are none."""
+        ...
+
+    def add(self, tx: Executes, entries: Sequence[IndexEntry]) -> int:
+        """Index messages that wait, and return how many; the others are gone, or indexed already."""
+        ...
+
+    def remove(self, tx: Executes, entries: Sequence[IndexEntry]) -> None:
+        """Remove the words of messages that are about to be removed and do not wait."""
+        ...
+
+
+def session_owner(session_id: str) -> str:
+    """Name a transcript as an owner of words: letters and digits only, and short."""
+    return "s" + _NO_LETTER.sub("", session_id.lower())[:12]
+
+
+def agent_owner(agent_id: str) -> str:
+    """Name an agent as an owner of words. Two may have one name: whoever searches compares their ids too."""
+    return "a" + _NO_LETTER.sub("", agent_id.lower())
+
+
+def owners_of(key: str, session_id: str) -> tuple[str, str]:
+    """Name the owners of a message."""
+    return session_owner(session_id), agent_owner(key.split(":", 2)[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import structlog
 from backchannel.core.facts import Fact
 from backchannel.core.keys import KeyScheme
 from backchannel.storage.events import UnitEvent
-from backchannel.storage.full_text import SearchEffort, scan
+from backchannel.storage.full_text import FullText
 from backchannel.storage.tables import Table
 from backchannel.storage.tx import Row, UnitContext
 
@@ -35,6 +35,7 @@ class UnitTx(ABC):
         "transcript",
     )
     free_rows = ""
+    full_text: FullText
 
     def __init__(self, context: UnitContext, now: int) -> None:
         self.facts: list[Fact] = []
@@ -64,11 +65,6 @@ class UnitTx(ABC):
 
     def insert_one(self, table: Table[Any], then: str, /, **values: Any) -> Row | None:
         return self.one(table.inserts[then, *values], *values.values())
-
-    def search(
-        self, table: Table[Any], text: str, owner: str, below: int, effort: SearchEffort
-    ) -> Iterator[tuple[int, str]]:
-        return scan(self.all, table, text, owner, below, effort)
 
     def tell(self, fact: Fact) -> None:
         self.facts.append(fact)

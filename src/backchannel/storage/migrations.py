@@ -46,7 +46,15 @@ def _shared(texts: Iterable[str]) -> list[str]:
 
 def _statements(script: str, counter: str) -> list[str]:
     lines = [line.split("--")[0] for line in script.replace("{counter}", counter).splitlines()]
-    return [statement for statement in "\n".join(lines).split(";") if statement.strip()]
+    statements, rest = [], ""
+    for part in "\n".join(lines).split(";"):
+        rest += part
+        if "CREATE TRIGGER" in rest and not rest.rstrip().endswith("END"):
+            rest += ";"  # a trigger has statements of its own
+        else:
+            statements.append(rest)
+            rest = ""
+    return [statement for statement in statements if statement.strip()]
 
 
 def refuse_newer(name: str, current: int, known: int) -> None:

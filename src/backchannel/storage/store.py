@@ -66,6 +66,7 @@ from backchannel.storage.units import (
     pairing,
     recovery,
     runs,
+    search_index,
     sending,
     steps,
     timers,
@@ -126,10 +127,14 @@ class Store:
     move_cut = write_within(cuts.move, _session_held)
     message = look(messages.find)
     message_in = look(messages.find_in)
+    transcript_with = look(messages.transcript_with)
     last_lines = read(messages.last_of_each)
     first_said = read(shown.first_said)
-    search = read(searching.search)
-    search_each = read(searching.search_each)
+    search = read(searching.search_transcript)
+    search_ranked = read(searching.ranked)
+    count_unindexed = read(search_index.count_waiting)
+    unindexed = read(search_index.waiting)
+    take_into_index = write_beside(search_index.take_in)
     add_note = write_within(inbox.add_once, lambda key, *_: str(key))
 
     # Approvals of tool calls

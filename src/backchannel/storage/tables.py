@@ -7,7 +7,7 @@ one session. A new table goes here, with its owner and its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
@@ -67,7 +67,7 @@ class Table(Generic[S]):
         of: TableOwner,
         keep: Keep,
         computed: str = "",
-        text: str | None = None,
+        derived: Mapping[str, str] | None = None,
         counts: str | None = None,
         numbered: str | None = None,
         only: str | None = None,
@@ -75,7 +75,8 @@ class Table(Generic[S]):
         """Describe a table.
 
         `columns` are those besides the fields of the struct. `computed` is a field of the struct that is no column.
-        `text` is the column with JSON that people search. `counts` is a column that the database counts up.
+        `derived` are columns of one kind of database that are made from the others, and so not copied to another
+        database. `counts` is a column that the database counts up.
         `numbered` is the same in PostgreSQL, but is no column in SQLite, which numbers each row itself. `only` is the
         kind of database that has the table.
         """
@@ -97,7 +98,7 @@ class Table(Generic[S]):
         """Ends an INSERT that replaces the row of the same key."""
         self.of = of
         self.keep = keep
-        self.text = text
+        self.derived = derived or {}
         self.counts = counts
         self.numbered = numbered
         self.only = only
@@ -139,8 +140,11 @@ SESSION_IDS = Table(
     "session_ids", NoStruct, "session_id key mark next_seq created_at ended_at end_reason cut shape follows carries",
     key="session_id", of="session", keep=Keep(parent=("key", "sessions.key"), after="ended_at"))
 MESSAGES = Table(
-    "messages", NoStruct, "session_id seq id role body", key="session_id seq", numbered="position", text="body",
-    of="session", keep=Keep(parent=("session_id", "session_ids.session_id")))
+    "messages", NoStruct, "session_id seq id role body", key="session_id seq", numbered="position",
+    derived={"postgres": "words"}, of="session", keep=Keep(parent=("session_id", "session_ids.session_id")))
+UNINDEXED = Table(
+    "unindexed", NoStruct, "position", key="position", only="sqlite",
+    of="session", keep=Keep(why="a row goes when its message is indexed or removed"))
 INBOX = Table(
     "inbox", NoStruct, "position id session_key body", key="position", counts="position",
     of="session", keep=Keep(parent=_SESSION, why="a note goes when it enters the transcript"))

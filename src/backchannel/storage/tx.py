@@ -6,7 +6,7 @@ after its commit. Its SQL is what all databases understand, with `?` for values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from backchannel.core.keys import KeyScheme
 from backchannel.core.policy.queues import DEFAULT_RULES, SessionRules
 from backchannel.core.policy.send_policy import SendDecision
 from backchannel.storage.events import UnitEvent
-from backchannel.storage.full_text import SearchEffort
+from backchannel.storage.full_text import FullText
 from backchannel.storage.tables import Table
 
 Row = tuple[Any, ...]
@@ -100,6 +100,8 @@ class Tx(Protocol):
     transcript: TranscriptPath
     free_rows: str
     """Ends a SELECT that skips rows locked by other programs, and locks the others."""
+    full_text: FullText
+    """The index of words."""
 
     @property
     def shared_now(self) -> int:
@@ -122,15 +124,6 @@ class Tx(Protocol):
 
     def insert_one(self, table: Table[Any], then: str, /, **values: Any) -> Row | None:
         """Insert a row, and read what `then` says with RETURNING; None if nothing was inserted."""
-        ...
-
-    def search(
-        self, table: Table[Any], text: str, owner: str, below: int, effort: SearchEffort
-    ) -> Iterator[tuple[int, str]]:
-        """Find an owner's rows that may contain a text, ignoring case, from the place `below` backwards.
-
-        Returns the place and the searched column of each row. It stops when `effort` is spent.
-        """
         ...
 
     def tell(self, fact: Fact) -> None:

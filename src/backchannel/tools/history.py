@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -14,7 +15,7 @@ from backchannel.core.messages import Message, encode_message, text_content
 from backchannel.core.secrets.redaction import redact_message
 from backchannel.errors import InvalidRequest, NotFound
 from backchannel.tools.base import Caller, SessionTool, off_loop
-from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
+from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target, owns
 from backchannel.wire.shapes import Answer, Params
 
 _MOST_MESSAGES = 1000
@@ -57,7 +58,7 @@ class SessionsHistory(SessionTool):
     description = (
         "Read what was said in a session, oldest first. Long texts are cut and say how to read on; what looks like a "
         "credential is replaced by [redacted]. With `hasMore`, pass the `id` of the oldest message you got as `before` "
-        "to read further back."
+        "to read further back. A hit of sessions_search is read with its `messageId`, or as `before` what led to it."
     )
     params = HistoryParams
     rules: ClassVar[Mapping[str, Any]] = {
@@ -74,7 +75,10 @@ class SessionsHistory(SessionTool):
         ),
         ("with `messageId`", "the same, with a piece of that one message as text; `nextOffset` is where to read on"),
         *REFUSALS,
-        ("`before` or `messageId` is not in the current transcript", '`{status: "error", error, sessionKey}`'),
+        (
+            "`before` or `messageId` is in no transcript of the session that you may read",
+            '`{status: "error", error, sessionKey}`',
+        ),
     )
     examples = (
         ("the last ten messages of a job", {"sessionKey": "cron:nightly", "limit": 10}),
@@ -85,15 +89,29 @@ class SessionsHistory(SessionTool):
     async def run(self, caller: Caller, params: HistoryParams) -> History | RefusedAnswer:
         if params.offset is not None and params.message_id is None:
             raise InvalidRequest(f"{self.name}: offset: it needs messageId", param="offset")
-        target = await find_target(self._parts, caller, params.session_key, archived_children=True)
+        named = params.message_id or params.before
+        target = await find_target(
+            self._parts, caller, params.session_key, archived_children=True, archived_own=named is not None
+        )
         if isinstance(target, RefusedAnswer):
             return target
         try:
+            if named is not None and owns(self._parts.viewer(caller), target):
+                target = await self._with_transcript(target, named)
             if params.message_id is not None:
                 return await self._piece(target, params.message_id, params.offset or 0)
             return await self._page(target, params)
         except NotFound as error:
             return RefusedAnswer(status="error", error=error.message, session_key=target.shown)
+
+    async def _with_transcript(self, target: Target, message_id: str) -> Target:
+        """Turn to the transcript that has a message, as `sessions_search` finds it: a reset may have replaced it.
+
+        Raises:
+            NotFound: no transcript of this session has it.
+        """
+        session_id = await self._parts.store.transcript_with(target.session.session_id, message_id)
+        return dataclasses.replace(target, session=msgspec.structs.replace(target.session, session_id=session_id))
 
     async def _page(self, target: Target, params: HistoryParams) -> History:
         limit = min(params.limit, _MOST_MESSAGES)

@@ -15,6 +15,7 @@ from backchannel.tools.agents import AgentsList
 from backchannel.tools.base import Caller, Parts, SessionTool
 from backchannel.tools.history import SessionsHistory
 from backchannel.tools.listing import SessionsList
+from backchannel.tools.search import SessionsSearch
 from backchannel.tools.send import SessionsSend
 from backchannel.tools.spawn import SessionsSpawn
 from backchannel.tools.status import SessionStatusTool
@@ -26,6 +27,7 @@ SESSION_TOOLS: tuple[type[SessionTool], ...] = (
     SessionsSend,
     SessionsSpawn,
     AgentsList,
+    SessionsSearch,
     SessionStatusTool,
 )
 
@@ -107,6 +109,10 @@ class SessionTools:
     async def agents_list(self) -> dict[str, Any]:
         """List the agents under which the caller may spawn."""
         return await self.call(AgentsList.name)
+
+    async def sessions_search(self, query: str, **arguments: Any) -> dict[str, Any]:
+        """Find what was said, in the sessions that the caller may see."""
+        return await self.call(SessionsSearch.name, query=query, **arguments)
 
     async def session_status(self, **arguments: Any) -> dict[str, Any]:
         """See how a session is doing."""

@@ -57,15 +57,24 @@ class Target:
 
 
 async def find_target(
-    parts: Parts, caller: Caller, text: str, *, archived_children: bool = False
+    parts: Parts, caller: Caller, text: str, *, archived_children: bool = False, archived_own: bool = False
 ) -> Target | RefusedAnswer:
-    """Find the session that a text means, if the caller may see it; with `archived_children` also a former child."""
-    found = await _find(parts, caller, text, archived_children=archived_children)
+    """Find the session that a text means, if the caller may see it.
+
+    With `archived_children` it may be a former child; with `archived_own`, the caller's own session that was deleted,
+    and any that was deleted for the operator.
+    """
+    found = await _find(parts, caller, text, archived_children=archived_children, archived_own=archived_own)
     if isinstance(found, RefusedAnswer):
         return found
     at, session = found
     shown = CallerKeys(parts.scheme, caller.key).show(at.key)
     return _missing(parts, caller, shown) if session is None else Target(session, at.key, shown)
+
+
+def owns(viewer: Viewer, target: Target) -> bool:
+    """Whether the former transcripts of a session are the viewer's to read: its own, its children's, or any."""
+    return viewer.caller in (None, target.key) or _is_child(viewer, target.session)
 
 
 async def find_address(parts: Parts, caller: Caller, text: str) -> RequestAddress | RefusedAnswer:
@@ -110,7 +119,7 @@ async def addressed_before(parts: Parts, written: WrittenAddress, idempotency_ke
 
 
 async def _find(
-    parts: Parts, caller: Caller, text: str, *, archived_children: bool = False
+    parts: Parts, caller: Caller, text: str, *, archived_children: bool = False, archived_own: bool = False
 ) -> tuple[RequestAddress, Session | None] | RefusedAnswer:
     keys, viewer = CallerKeys(parts.scheme, caller.key), parts.viewer(caller)
     try:
@@ -129,7 +138,11 @@ async def _find(
     is_there = (
         session is not None
         and resolved.session_id in (None, session.session_id)
-        and (session.archived_at is None or (archived_children and _is_child(viewer, session)))
+        and (
+            session.archived_at is None
+            or (archived_children and _is_child(viewer, session))
+            or (archived_own and viewer.caller in (None, key))
+        )
     )
     return RequestAddress(key, resolved.session_id), session if is_there else None
 
@@ -177,7 +190,7 @@ def _not_found(viewer: Viewer, error: str) -> RefusedAnswer:
     return forbidden(unseen(viewer)) if viewer.hides_existence else RefusedAnswer(status="error", error=error)
 
 
-LOOKING_TOOLS = ("sessions_list", "sessions_history", "session_status")
+LOOKING_TOOLS = ("sessions_list", "sessions_history", "sessions_search", "session_status")
 SENDING_TOOL = "sessions_send"
 
 

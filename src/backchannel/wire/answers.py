@@ -187,6 +187,37 @@ class SpawnSeen(Answer, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class HitSeen(Answer, frozen=True, kw_only=True):
+    """A hit of `sessions_search`."""
+
+    session_key: str
+    message_id: str
+    role: str
+    timestamp: int
+    snippet: str
+    label: str | None = None
+    display_name: str | None = None
+
+
+class HitsSeen(Answer, frozen=True, kw_only=True):
+    """The result of `sessions_search`; a refusal has a status and an error."""
+
+    count: int = 0
+    hits: tuple[HitSeen, ...] = ()
+    visibility: dict[str, Any] | None = None
+    redacted: bool | None = None
+    note: str | None = None
+    next_cursor: str | None = None
+    status: str | None = None
+    error: str | None = None
+
+
+class HitsInvoked(Answer, frozen=True, kw_only=True):
+    """The answer of `tools.invoke` for `sessions_search`."""
+
+    result: HitsSeen
+
+
 class MessagesSeen(Answer, frozen=True, kw_only=True):
     """The part of a result of `sessions_history` that a client reads; it may be a refusal."""
 
@@ -441,6 +472,8 @@ class Status(Answer, frozen=True, kw_only=True):
     channel_summary: tuple[()]
     queued_system_events: tuple[()]
     services: list[ServiceState] = field(default_factory=list)
+    search: dict[str, int] | None = None
+    """`{unindexed}`: how many older messages the search does not find yet; absent when it finds all."""
     sandbox: str | None = None
     """The limit of the memory of sandboxes, if sessions have them."""
     cli_projection: dict[str, Any] | None = None

@@ -57,6 +57,7 @@ def _show(options: Options, state: answers.Status, slots: answers.SlotsListed) -
             "strangers": f"{state.pairings['pending']} waiting to be let in (backchannel pairing)"
             if state.pairings.get("pending")
             else None,
+            "search": f"{state.search['unindexed']:,} older messages are still being indexed" if state.search else None,
             "sandbox": state.sandbox,
             "connections": state.connections,
             "slots": ", ".join(_slots(each) for each in slots.kinds if each.used or each.waiting) or "none used",

@@ -1,15 +1,19 @@
-"""Search: texts in one transcript (`chat.search`) or in many (`sessions.search`)."""
+"""Search: words in one transcript (`chat.search`) or in many (`sessions.search`)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from backchannel.core.full_text.matches import Match, RankedMatch
+from backchannel.core.full_text.queries import LONGEST_QUERY, SearchPlace, SearchQuery, SearchWanted, parse_query
+from backchannel.core.full_text.ranking import search_text, snippet
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.messages import Role
-from backchannel.core.sessions import Session, SessionFilter
+from backchannel.core.sessions import Session
 from backchannel.errors import SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.calls import Call, method
@@ -21,12 +25,11 @@ from backchannel.wire.shapes import Answer, Params, SharedParams
 
 _MOST_SESSIONS = 200
 _FOUND, _MOST_FOUND = 20, 200
-_LONGEST_QUERY = 512
 
 
 class ChatSearchParams(Params, frozen=True, kw_only=True):
     session_key: str
-    query: Annotated[str, Meta(min_length=1, max_length=_LONGEST_QUERY)]
+    query: Annotated[str, Meta(min_length=1, max_length=LONGEST_QUERY)]
     agent_id: str | None = None
     before: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _FOUND
@@ -50,31 +53,36 @@ class ChatFound(Answer, frozen=True, kw_only=True):
 
 @method("chat.search", TokenScope.READ)
 async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
-    """Finds a text in a session's transcript, newest first, from its end or before a message; case does not matter.
+    """Finds words in a session's transcript, newest first, from its end or before a message.
 
-    A call reads a bounded part of the transcript.
+    The query is written as for `sessions_search`; its last word may be unfinished. Tools are searched too.
     """
+    query = parse_query(params.query, is_open=True)
     _, session = await session_or_main(call, params.session_key, params.agent_id)
     if session is None:
         return ChatFound(matches=[], has_more=False)
     found = await call.parts.store.search(
-        session.session_id, params.query, before=params.before, limit=min(params.limit, _MOST_FOUND)
+        session.session_id, query, before=params.before, limit=min(params.limit, _MOST_FOUND)
     )
+    last = found.found[-1].message.id if found.next_below is not None else None
     return ChatFound(
-        matches=[
-            ChatMatch(
-                message_id=match.message.id,
-                message_seq=match.seq + 1,
-                role=match.message.role.value,
-                timestamp=match.message.timestamp,
-                excerpt=match.excerpt,
-                run_id=match.message.run_id,
-            )
-            for match in found.found
-        ],
-        has_more=found.last is not None,
-        next_before=found.last,
+        matches=[_chat_match(match, query) for match in found.found], has_more=last is not None, next_before=last
     )
+
+
+def _chat_match(match: Match, query: SearchQuery) -> ChatMatch:
+    return ChatMatch(
+        message_id=match.message.id,
+        message_seq=match.seq + 1,
+        role=match.message.role.value,
+        timestamp=match.message.timestamp,
+        excerpt=_excerpt(match, query, with_tools=True),
+        run_id=match.message.run_id,
+    )
+
+
+def _excerpt(match: Match, query: SearchQuery, *, with_tools: bool) -> str:
+    return snippet(search_text(match.message).text(with_tools=with_tools), query) or ""
 
 
 class SearchScope(SharedParams, frozen=True, kw_only=True):
@@ -101,59 +109,70 @@ class FoundMessage(Answer, frozen=True, kw_only=True):
     timestamp: int
     snippet: str
     score: float
-    """Always 1."""
+    """From 0 to 1: how well it matches."""
 
 
 class SessionsFound(Answer, frozen=True, kw_only=True):
     results: list[FoundMessage]
     truncated: bool | UnsetType = UNSET
-    """Whether a part of the sessions was not searched."""
+    """Whether there are more, or older messages are still being indexed."""
     sessions: list[SessionRow] | UnsetType = UNSET
     """The sessions found, with `scope`."""
 
 
 @method("sessions.search", TokenScope.READ)
 async def sessions_search(call: Call, params: SessionsSearchParams) -> SessionsFound:
-    """Finds a text in the newest sessions, or in those named; case does not matter.
+    """Finds words in all sessions, or in those named, best first.
 
-    A call reads a bounded part of the transcripts.
+    The query is written as for the tool `sessions_search`; its last word may be unfinished. Transcripts that a reset
+    has replaced count with `scope.archived` `all`.
     """
-    sessions, has_more = await _sessions(call, params)
-    found = await call.parts.store.search_each(
-        list(sessions), params.query, roles=(Role.USER, Role.ASSISTANT), limit=params.limit
-    )
-    hits = dict.fromkeys(session_id for session_id, _ in found.found)
-    return SessionsFound(
-        results=[
-            FoundMessage(
-                session_key=call.parts.rows.key(sessions[session_id].key),
-                session_id=session_id,
-                message_id=match.message.id,
-                role=match.message.role.value,
-                timestamp=match.message.timestamp,
-                snippet=match.excerpt,
-                score=1.0,  # it has the text: none has it more than another
-            )
-            for session_id, match in found.found
-        ],
-        truncated=True if found.is_cut or has_more else UNSET,
-        sessions=UNSET if params.scope is None else [await row_of(call, sessions[id]) for id in hits],
-    )
-
-
-async def _sessions(call: Call, params: SessionsSearchParams) -> tuple[dict[str, Session], bool]:
-    """Load the sessions to look into, by their ids, newest activity first, and tell whether there are more."""
-    if params.session_keys is not None:
-        named = [await _named(call, text, params.agent_id) for text in params.session_keys]
-        return {session.session_id: session for session in named if session is not None}, False
     scope = params.scope or SearchScope()
+    keys = await _keys(call, params)
     agent_id = params.agent_id or scope.agent_id
-    wanted = SessionFilter(
-        agent_id=None if agent_id is None else normalise_agent_id(agent_id),
-        archived=None if scope.archived == "all" else scope.archived,
+    wanted = SearchWanted(
+        query=parse_query(params.query, is_open=True),
+        roles=(Role.USER.value, Role.ASSISTANT.value),
+        keys=keys,
+        agent_id=None if agent_id is None or keys is not None else normalise_agent_id(agent_id),
+        is_current=scope.archived != "all",
+        archived=None if scope.archived == "all" or keys is not None else scope.archived,
     )
-    page = await call.parts.store.sessions(wanted, after=None, limit=_MOST_SESSIONS + 1)
-    return {session.session_id: session for session in page[:_MOST_SESSIONS]}, len(page) > _MOST_SESSIONS
+    place = SearchPlace(now=call.parts.clock.now_ms())
+    found = await call.parts.store.search_ranked(wanted, place=place, since=None, limit=params.limit)
+    hits = [each for each in found.found if call.parts.scheme.lists(each.match.key)]
+    return SessionsFound(
+        results=[_found_message(call, each, wanted.query) for each in hits],
+        truncated=True if found.next is not None or not found.is_complete else UNSET,
+        sessions=UNSET if params.scope is None else await _rows(call, [each.match.key for each in hits]),
+    )
+
+
+def _found_message(call: Call, each: RankedMatch, query: SearchQuery) -> FoundMessage:
+    match = each.match
+    return FoundMessage(
+        session_key=call.parts.rows.key(match.key),
+        session_id=match.session_id,
+        message_id=match.message.id,
+        role=match.message.role.value,
+        timestamp=match.message.timestamp,
+        snippet=_excerpt(match, query, with_tools=False),
+        score=round(each.rank, 4),
+    )
+
+
+async def _rows(call: Call, keys: Sequence[str]) -> list[SessionRow]:
+    """Show the sessions of the hits, each once."""
+    found = [await call.parts.store.session(key) for key in dict.fromkeys(keys)]
+    return [await row_of(call, session) for session in found if session is not None]
+
+
+async def _keys(call: Call, params: SessionsSearchParams) -> tuple[str, ...] | None:
+    """Read which sessions are named; those that are not there are passed over."""
+    if params.session_keys is None:
+        return None
+    named = [await _named(call, text, params.agent_id) for text in params.session_keys]
+    return tuple(session.key for session in named if session is not None)
 
 
 async def _named(call: Call, text: str, agent_id: str | None) -> Session | None:

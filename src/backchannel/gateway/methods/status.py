@@ -74,6 +74,7 @@ async def status(call: Call, params: GatewayStatusParams) -> Status:
         gateways=_gateways(parts),
         problems=condition.problems,
         services=_services(parts),
+        search={"unindexed": parts.runtime.indexing.remaining} if parts.runtime.indexing.remaining else None,
         sessions=sessions_summary(parts, amounts.sessions if amounts else {}),
         heartbeat=heartbeat_summary(parts),
         tasks=NO_TASKS,

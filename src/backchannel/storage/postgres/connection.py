@@ -21,7 +21,9 @@ from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from backchannel.errors import InvalidRequest, StartupError, StorageFull, Unavailable
+from backchannel.storage.full_text import FullText
 from backchannel.storage.groups import NO_CONTEXT, UnitTx
+from backchannel.storage.postgres.full_text import PostgresFullText
 from backchannel.storage.tx import Row, UnitContext
 
 Connection: TypeAlias = "psycopg.Connection[Row]"
@@ -69,6 +71,7 @@ class PostgresTx(UnitTx):
 
     __slots__ = ("_cursor",)
     free_rows = " FOR UPDATE SKIP LOCKED"
+    full_text: FullText = PostgresFullText()
 
     def __init__(self, connection: Connection, context: UnitContext = NO_CONTEXT, now: int = 0) -> None:
         super().__init__(context, now)

@@ -33,8 +33,10 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import Fact
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.driver import DriverProblem, Faults
+from backchannel.storage.full_text import FullText
 from backchannel.storage.groups import NO_CONTEXT, UnitTx, WaitingUnit, answer, refused
 from backchannel.storage.probing import try_commit
+from backchannel.storage.sqlite.full_text import SqliteFullText
 from backchannel.storage.tables import Table
 from backchannel.storage.tx import Row, Tx, UnitContext
 
@@ -55,6 +57,7 @@ class SqliteTx(UnitTx):
     """A unit's view of one connection."""
 
     __slots__ = ("_execute",)
+    full_text: FullText = SqliteFullText()
 
     def __init__(self, connection: sqlite3.Connection, context: UnitContext = NO_CONTEXT, now: int = 0) -> None:
         super().__init__(context, now)

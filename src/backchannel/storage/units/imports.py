@@ -22,9 +22,9 @@ from backchannel.core.keys import Kind
 from backchannel.core.messages import Message, encode_message
 from backchannel.core.sessions import Session
 from backchannel.openclaw.entries import imported_key
-from backchannel.storage.tables import MESSAGES, SESSION_IDS, SESSIONS
+from backchannel.storage.tables import SESSION_IDS, SESSIONS
 from backchannel.storage.tx import Tx, required
-from backchannel.storage.units import sessions
+from backchannel.storage.units import messages, sessions
 
 IMPORTING = "importing"
 """The end reason of a transcript whose session is not complete."""
@@ -81,7 +81,7 @@ def take(tx: Tx, session: Session, batch: Batch) -> TakenBatch:
         _begin(tx, session)
     taken = _place(tx, session, batch, here, writes=True)
     if taken.starts_over:
-        _clear(tx, session.session_id)
+        _clear(tx, session)
     if taken.refusal is not None or taken.starts_over or not batch.is_last:
         return taken
     if here.state is ImportState.HERE:
@@ -164,7 +164,8 @@ def _place(tx: Tx, session: Session, batch: Batch, here: _Here, *, writes: bool)
             reason = "it was deleted here, and nothing is added to it any more"
             return TakenBatch(state=here.state, key=session.key, refusal=reason)
         if not is_here and writes:
-            _insert(tx, session.session_id, place, msgspec.structs.replace(offered.message, id=id))
+            message = msgspec.structs.replace(offered.message, id=id)
+            messages.write(tx, session.key, session.session_id, place, message, encode_message(message).decode())
         place, written = place + 1, written + (not is_here)
     if writes and written:
         # No fact for each message: the file is rewritten when all of them are here.
@@ -188,14 +189,9 @@ def _choose_id(tx: Tx, session_id: str, place: int, ids: Sequence[str]) -> tuple
     return None, False
 
 
-def _insert(tx: Tx, session_id: str, place: int, message: Message) -> None:
-    body = encode_message(message).decode()
-    tx.insert(MESSAGES, session_id=session_id, seq=place, id=message.id, role=message.role.value, body=body)
-
-
-def _clear(tx: Tx, session_id: str) -> None:
-    tx.run("DELETE FROM messages WHERE session_id = ?", session_id)
-    tx.run("UPDATE session_ids SET next_seq = 0 WHERE session_id = ?", session_id)
+def _clear(tx: Tx, session: Session) -> None:
+    messages.remove_all(tx, session.key, session.session_id)
+    tx.run("UPDATE session_ids SET next_seq = 0 WHERE session_id = ?", session.session_id)
 
 
 def _finish(tx: Tx, session: Session) -> str | None:

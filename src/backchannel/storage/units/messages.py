@@ -18,6 +18,7 @@ from backchannel.core.runs import TranscriptHead
 from backchannel.errors import NotFound
 from backchannel.storage.tables import MESSAGES
 from backchannel.storage.tx import Row, Tx, required
+from backchannel.storage.units import search_index
 
 _LOOKED_BACK = 50
 """How many messages are searched for a run's last text."""
@@ -39,9 +40,31 @@ def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | No
     head = TranscriptHead(*required(row))
     seq = head.next_seq - 1
     line = encode_message(message) if stored is None else stored.encode()
-    tx.insert(MESSAGES, session_id=session_id, seq=seq, id=message.id, role=message.role.value, body=line.decode())
+    write(tx, key, session_id, seq, message, line.decode())
     tx.tell(MessageAppended(key, session_id, seq, message, line))
     return head
+
+
+def write(tx: Tx, key: str, session_id: str, seq: int, message: Message, body: str) -> None:
+    """Write a message, so that it can be found by its words from this commit on."""
+    tx.insert(
+        MESSAGES,
+        session_id=session_id,
+        seq=seq,
+        id=message.id,
+        role=message.role.value,
+        body=body,
+        **tx.full_text.columns(message, key, session_id),
+    )
+
+
+def remove_all(tx: Tx, key: str, session_id: str) -> None:
+    """Remove the messages of a transcript, with their words in the index. Nothing else removes a message."""
+    after = -1
+    while entries := search_index.entries_of(tx, key, session_id, after):
+        tx.full_text.remove(tx, [entry for _, entry in entries])
+        after = entries[-1][0]
+    tx.run("DELETE FROM messages WHERE session_id = ?", session_id)
 
 
 def find(tx: Tx, message_id: str) -> Message | None:
@@ -116,6 +139,23 @@ def last_text_of(tx: Tx, session_id: str, run_id: str, role: Role) -> str | None
     return None
 
 
+def transcript_with(tx: Tx, session_id: str, message_id: str) -> str:
+    """Find which transcript of a session has a message: the one that it has now, or a former one of the same key.
+
+    Raises:
+        NotFound: no transcript of this session has it.
+    """
+    row = tx.one(
+        "SELECT there.session_id FROM messages m JOIN session_ids there ON there.session_id = m.session_id "
+        "JOIN session_ids here ON here.key = there.key WHERE m.id = ? AND here.session_id = ?",
+        message_id,
+        session_id,
+    )
+    if row is None:
+        raise _not_in_transcript(message_id)
+    return str(row[0])
+
+
 def seq_of(tx: Tx, session_id: str, message_id: str) -> int:
     """Find a message's place in its transcript.
 
@@ -124,11 +164,15 @@ def seq_of(tx: Tx, session_id: str, message_id: str) -> int:
     """
     row = tx.one("SELECT seq FROM messages WHERE id = ? AND session_id = ?", message_id, session_id)
     if row is None:
-        raise NotFound(
-            f"no message {message_id!r} in this session's current transcript: pass an id that history returned",
-            messageId=message_id,
-        )
+        raise _not_in_transcript(message_id)
     return int(row[0])
+
+
+def _not_in_transcript(message_id: str) -> NotFound:
+    return NotFound(
+        f"no message {message_id!r} in this session's current transcript: pass an id that history returned",
+        messageId=message_id,
+    )
 
 
 def read_from(tx: Tx, session_id: str, seq: int, limit: int) -> list[tuple[int, str]]:

@@ -9,7 +9,7 @@ import { Sentence } from "./pieces.js";
 
 const keyOf = (session) => (session && typeof session === "object" ? session.key : session);
 const SENDING = ["sessions_send", "send"];
-const WORDS = { sessions_list: "see it in lists", sessions_history: "read it", session_status: "see how it is doing", sessions_send: "send to it",
+const WORDS = { sessions_list: "see it in lists", sessions_history: "read it", sessions_search: "find what it says", session_status: "see how it is doing", sessions_send: "send to it",
   send: "deliver to its chat" };
 
 /** Asks who wants to reach whom, and explains it. */

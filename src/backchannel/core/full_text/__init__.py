@@ -1,0 +1,1 @@
+"""Full-text search as values: words, queries, and the rank of what is found."""

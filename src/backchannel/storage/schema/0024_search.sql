@@ -1,0 +1,2 @@
+-- The index of words over all transcripts. A message that is not in it yet waits to be taken in, whoever wrote it.
+-- additive
