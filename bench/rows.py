@@ -12,6 +12,7 @@ from bench.page import page_views
 from bench.postgres import on_postgres
 from bench.reads import session_lists, transcript_ends
 from bench.runs import many_runs, one_run, waiting_runs
+from bench.search import searches
 from bench.sends import many_sends, one_send
 from bench.spawns import many_spawns, one_spawn
 from bench.starts import idle_memory, starts
@@ -29,6 +30,7 @@ ROWS: dict[str, Callable[[BenchWorld], Findings]] = {
     "list-messages": lists_with_messages,
     "list-as": restricted_lists,
     "history": transcript_ends,
+    "search": searches,
     "waiting": waiting_runs,
     "send": one_send,
     "send-many": many_sends,

@@ -53,6 +53,19 @@ def test_the_list_moves_by_itself_as_sessions_speak(person: Person, gateway: Gat
     expect(rows.nth(0)).to_contain_text("idle")
 
 
+def test_a_search_finds_messages_of_all_sessions_and_opens_one_in_its_transcript(
+    person: Person, gateway: GatewayProcess
+) -> None:
+    page = person.open()
+    talk(gateway, "agent:researcher:otter", "the walrus ate all oysters")
+    page.get_by_role("searchbox", name="Search sessions").fill("walrus oyst")
+    page.locator(".found-messages summary").click()
+    hit = page.get_by_role("list", name="Messages found").get_by_role("link").filter(has_text="otter").last
+    expect(hit).to_contain_text("the walrus ate all oysters")
+    hit.click()
+    expect(page.locator("[id^=m-]").filter(has_text="the walrus ate all oysters").first).to_be_visible()
+
+
 def test_filters_and_search_narrow_the_list_and_stay_after_a_reload(person: Person, gateway: GatewayProcess) -> None:
     talk(gateway, "agent:main:hedgehog", "hello")
     talk(gateway, "agent:researcher:badger", "hello")

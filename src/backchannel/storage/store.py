@@ -137,7 +137,7 @@ class Store:
     take_into_index = write_beside(search_index.take_in)
     add_note = write_within(inbox.add_once, lambda key, *_: str(key))
 
-    # Approvals of tool calls
+    # Approvals of tool calls, and pairings
     ask_approval = write(approval_units.ask)
     answer_approval = write(approval_units.answer)
     answer_approval_first = write(approval_units.answer_first)
@@ -145,14 +145,12 @@ class Store:
     approvals = read(approval_units.page)
     approvals_pending = look(approval_units.count_pending)
     asking_runs = look(approval_units.asking_runs)
-
-    # Pairings
     answer_pairing = write(pairing.answer)
     remove_pairing = write(pairing.remove)
     pairings = read(pairing.page)
     pairings_pending = look(pairing.count_pending)
 
-    # Runs and their steps
+    # Runs and their steps, and function agents
     accept_run = write_within(run_units.accept, _session_of)
     start_next = write_within(run_units.start_next, lambda key: key)
     commit_reply = write_within(steps.commit_reply, _session_held)
@@ -176,8 +174,6 @@ class Store:
     resume_run = write(recovery.resume)
     retry_run = write(recovery.retry)
     sign_of_life = write(recovery.sign_of_life)
-
-    # Function agents
     remember_function = write(recovery.remember_function)
     forget_function = write(recovery.forget_function)
     function_agents = read(recovery.function_agents)
@@ -231,7 +227,7 @@ class Store:
     drop_delivery = write(deliveries.drop)
     confirm_delivery = write(deliveries.confirm)
 
-    # Cron jobs; their timers fire them
+    # Cron jobs and timers
     session_counts = read(session_units.counts)
     cron_jobs = read(cron.listed)
     cron_job = look(cron.look)
@@ -239,8 +235,6 @@ class Store:
     change_cron_job = write(cron.change)
     run_cron_job = write(cron.run_now)
     remove_cron_job = write(cron.remove)
-
-    # Timers
     due = read(clock.due)
     carry_out_timer = write(clock.carry_out)
     postpone_timer = write(timers.postpone)

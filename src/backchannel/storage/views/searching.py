@@ -21,7 +21,7 @@ from backchannel.storage.full_text import IndexMatch, agent_owner, session_owner
 from backchannel.storage.tx import Row, Tx, marks
 from backchannel.storage.units import messages, search_index
 
-WINDOW = 1000
+WINDOW = 400
 _MOST_WINDOWS = 8
 MOST_UNINDEXED = 1024
 """How many messages that are not indexed a search reads itself."""

@@ -1,8 +1,8 @@
-/** Search within one session: the whole transcript, or only the loaded part. The gateway may not be able to search. */
+/** Search for messages: in one session, or in all. The gateway may not be able to search. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { gateway } from "../gateway.js";
 import { Button, ErrorNote, Search, Text, When } from "../parts.js";
-import { go, route } from "../routes.js";
+import { go, href, route } from "../routes.js";
 import { readMessage } from "../speech.js";
 
 const SPEAKERS = { user: "asked", assistant: "agent", toolResult: "tool", system: "gateway" };
@@ -59,6 +59,27 @@ export function SearchWithin({ transcript, onClose }) {
     <div class="row small muted" role="status">${isBusy ? "Searching …" : found.matches.length ? `${found.matches.length} found` : "Nothing found."}
       ${found.hasMore && !isBusy && html`<${Button} onClick=${() => look(found.nextBefore)}>Search further back<//>`}</div>`}
   </div>`;
+}
+
+/** The messages of all sessions that have the words searched for, best first; each opens in its transcript. */
+export function FoundMessages({ query }) {
+  const wanted = query.trim();
+  const [found, setFound] = useState(null);
+  const turn = useRef(0);
+  useEffect(() => {
+    const mine = ++turn.current;
+    if (!wanted || !gateway.knows("sessions.search")) return setFound(null);
+    gateway.call("sessions.search", { query: wanted }).then(
+      (answer) => mine === turn.current && setFound(answer),
+      () => mine === turn.current && setFound(null), // such as signs alone: no word to search for
+    );
+  }, [wanted]);
+  if (!wanted || !found?.results.length) return null;
+  return html`<details class="fold found-messages"><summary><span>Messages</span> <span class="muted small">${found.results.length}${found.truncated ? " and more" : ""}</span></summary>
+    <ol class="matches" aria-label="Messages found">
+      ${found.results.map((hit) => html`<li key=${hit.messageId}><a href=${href("sessions", hit.sessionKey, { message: hit.messageId })}>
+        <span class="muted small cut"><bdi>${hit.sessionKey}</bdi> · ${SPEAKERS[hit.role] || hit.role} · <${When} ts=${hit.timestamp} /></span><span class="cut"><${Text}>${hit.snippet}<//></span></a></li>`)}
+    </ol></details>`;
 }
 
 async function searchPage(transcript, query, before) {

@@ -6,6 +6,7 @@ import { useGateway, useLive, useStored } from "../live.js";
 import { Age, Button, Dialog, Empty, ErrorNote, Search, Segmented, Select, Skeleton, Status, VirtualList, activity, count, money, preview, sessionName, visible } from "../parts.js";
 import { go, href } from "../routes.js";
 import { SessionRows } from "../session_rows.js";
+import { FoundMessages } from "./search.js";
 import { SpawnTree } from "./tree.js";
 
 const KINDS = [["", "All kinds"], ["main", "Main"], ["group", "Groups"], ["cron", "Cron"], ["hook", "Hooks"], ["node", "Nodes"], ["other", "Other"]];
@@ -32,7 +33,8 @@ export function SessionsView({ selected, params = {} }) {
         <div class="filters"><${Select} label="Kind" value=${filter.kind} options=${KINDS} onChange=${(kind) => setFilter({ ...filter, kind })} />
           <${Select} label="Agent" value=${filter.agent} options=${[["", "All agents"], ...agentIds.map((id) => [id, id])]} onChange=${(agent) => setFilter({ ...filter, agent })} />
           <${Select} label="Activity" value=${filter.time} options=${TIMES} onChange=${(time) => setFilter({ ...filter, time })} />
-          ${(filter.kind || filter.agent || filter.time) && html`<${Button} kind="quiet" icon="close" label="Clear the filters" onClick=${() => setFilter(NO_FILTER)} />`}</div>`}
+          ${(filter.kind || filter.agent || filter.time) && html`<${Button} kind="quiet" icon="close" label="Clear the filters" onClick=${() => setFilter(NO_FILTER)} />`}</div>
+        <${FoundMessages} query=${search} />`}
     </header>
     ${mode === "tree" ? html`<${SpawnTree} selected=${selected} root=${params.tree ? selected : undefined} />` : html`<${List} selected=${selected} filter=${filter} search=${search} leaving=${leaving} onLeft=${() => setLeaving("")} onClear=${() => { setFilter(NO_FILTER); setSearch(""); }} onNew=${() => setNew(true)} />`}
     ${isNew && html`<${NewChat} agentIds=${agentIds} onClose=${() => setNew(false)} />`}
