@@ -22,6 +22,7 @@ import pytest
 
 import backchannel
 from backchannel.agents.demo_talk import header_pattern
+from backchannel.core.full_text.ranking import word_pattern
 from backchannel.core.secrets import credentials
 from backchannel.core.secrets.known import secrets_pattern
 from tests.support.timing import grows_linearly
@@ -33,6 +34,7 @@ MATCHES = frozenset({"match", "fullmatch"})
 _SHAPES = (*credentials._KEYS, *credentials._SHAPES, *credentials._FOLDED_SHAPES)
 MADE_WHEN_ASKED = {
     "agents/demo_talk.py": (header_pattern("mark"),),
+    "core/full_text/ranking.py": (word_pattern("red", goes_on=False), word_pattern("red", goes_on=True)),
     "core/secrets/credentials.py": (*(each.pattern for each in _SHAPES), *map(credentials._pair, credentials._WORDS)),
     "core/secrets/known.py": (secrets_pattern(["secret-one", "secret-two"]),),
 }

@@ -1,4 +1,4 @@
-"""Queries: what people and models write to find a message, and the one who may find it.
+"""Queries of a search: words, phrases and beginnings of words.
 
 A query is a list of terms, and a message must have all of them. A term is some words in a row; the last may be only the
 beginning of a word. People write words, `"a phrase"` and `word*`. Nothing else has a meaning: there are no operators,

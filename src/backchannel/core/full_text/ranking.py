@@ -1,4 +1,4 @@
-"""Ranking: what a message says for the search, its rank, and the snippet around a match.
+"""Ranking: the searched text of a message, its rank, and its snippet.
 
 The rank is a pure function of one message, the query and a time. No count over all messages enters it. So it is the
 same on every database, and pages stay in order while new messages come. It grows with the number of matches, less with
@@ -81,9 +81,14 @@ def _counter(term: Term) -> Callable[[str], int]:
 def _word_counter(word: str, *, goes_on: bool) -> Callable[[str], int]:
     if not word.isascii():
         return lambda folded: folded.count(word)  # a pair of letters has no spaces around it
-    end = "" if goes_on else r"(?![^\W_])"
-    pattern = re.compile(rf"(?<![^\W_]){re.escape(word)}{end}")
+    pattern = word_pattern(word, goes_on=goes_on)
     return lambda folded: len(pattern.findall(folded))
+
+
+def word_pattern(word: str, *, goes_on: bool) -> re.Pattern[str]:
+    """Compile the pattern of a whole word, or of its beginning."""
+    end = "" if goes_on else r"(?![^\W_])"
+    return re.compile(rf"(?<![^\W_]){re.escape(word)}{end}")
 
 
 def snippet(text: str, query: SearchQuery) -> str | None:
