@@ -19,6 +19,6 @@ async def test_every_loop_of_a_gateway_on_a_shared_database_is_up_again_after_on
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     failed = make_loops_weak(monkeypatch)
-    own = {"recovery", "timers", "lease", "echoes", "leftovers", "interests", "streams", "stream readers"}
+    own = {"recovery", "timers", "search", "lease", "echoes", "leftovers", "interests", "streams", "stream readers"}
     async with gateways(tmp_path, url, ScriptedModel(replies=echo), count=count, lease_s=6.0) as opened:
         assert await see_loops_recover(opened, failed) == own

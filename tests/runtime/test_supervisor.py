@@ -223,7 +223,7 @@ async def test_nobody_waits_for_a_store_that_is_closed(tmp_path: Path) -> None:
 async def test_the_services_of_a_gateway_are_all_up_and_one_that_fails_is_a_problem(tmp_path: Path) -> None:
     async with running(tmp_path, ScriptedModel(replies=echo)) as gateway:
         health = gateway.parts.supervisor.health()
-        expected = ["database", "drafts", "outbox", "lanes", "recovery", "timers", "watchdog", "channels"]
+        expected = ["database", "drafts", "outbox", "lanes", "recovery", "timers", "search", "watchdog", "channels"]
         assert [name for name in health if name != "mcp"] == expected
         assert all(each.is_up for each in health.values())
         gateway.runtime._recovery._kept.fell("a fault of ours")
@@ -236,4 +236,4 @@ async def test_every_loop_of_a_gateway_is_up_again_after_one_fault(
 ) -> None:
     failed = make_loops_weak(monkeypatch)
     async with running(tmp_path, ScriptedModel(replies=echo)) as gateway:
-        assert await see_loops_recover([gateway], failed) == {"recovery", "timers"}
+        assert await see_loops_recover([gateway], failed) == {"recovery", "timers", "search"}
