@@ -103,7 +103,7 @@ STAGES: tuple[LifeStage, ...] = (
             ),
             LifeStep(
                 "storage/sqlite/driver.py:SqliteDriver._run_unit",
-                "The driver runs the unit in a savepoint of the transaction that all waiting units share.",
+                "The driver runs the unit in the transaction that all waiting units share.",
             ),
             LifeStep(
                 "storage/units/runs.py:accept",

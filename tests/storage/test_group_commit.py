@@ -224,6 +224,52 @@ async def test_a_failing_unit_is_rolled_back_alone_and_its_neighbours_commit(ben
     assert bench.driver.commits == 2
 
 
+@sqlite_only
+async def test_a_unit_that_raises_before_it_writes_does_not_make_its_group_run_again(bench: Bench) -> None:
+    ran: list[str] = []
+
+    def noted(name: str, unit: Unit[str]) -> Unit[str]:
+        def run(tx: Tx) -> str:
+            ran.append(name)
+            return unit(tx)
+
+        return run
+
+    def refuse(tx: Tx) -> str:
+        raise ValueError("before it wrote")
+
+    async with bench.one_group():
+        futures = [bench.driver.write(noted(name, put(name))) for name in "ab"]
+        futures += [bench.driver.write(noted("refused", refuse)), bench.driver.write(noted("c", put("c")))]
+    a, b, refused, c = await outcomes(futures)
+    assert ([a, b, c], str(refused)) == (["a", "b", "c"], "before it wrote")
+    assert ran == ["a", "b", "refused", "c"]
+    assert bench.in_file() == ["a", "b", "c"]
+
+
+@sqlite_only
+async def test_after_a_unit_that_raised_when_it_had_written_its_group_still_shares_one_commit(bench: Bench) -> None:
+    def give_back_and_fail(tx: Tx) -> str:
+        tx.one("INSERT INTO inbox (id, session_key, body) VALUES ('lost', '', '') RETURNING id")
+        raise ValueError("after it wrote")
+
+    async with bench.one_group():
+        futures = [bench.driver.write(put("a")), bench.driver.write(give_back_and_fail), bench.driver.write(put("b"))]
+        futures += [bench.driver.write(put_then_fail("half", ValueError("too"))), bench.driver.write(put("c"))]
+    a, lost, b, half, c = await outcomes(futures)
+    assert ([a, b, c], str(lost), str(half)) == (["a", "b", "c"], "after it wrote", "too")
+    assert bench.in_file() == ["a", "b", "c"]
+    assert bench.facts == [TimerSet(1)] * 3
+    assert bench.driver.commits == 2  # the one that held the writer, and the group
+
+
+@sqlite_only
+async def test_a_unit_alone_that_raises_after_it_wrote_commits_nothing(bench: Bench) -> None:
+    (failed,) = await outcomes([bench.driver.write(put_then_fail("half", ValueError("alone")))])
+    assert (str(failed), bench.driver.commits, bench.in_file()) == ("alone", 0, [])
+    assert await bench.driver.write(put("next")) == "next"
+
+
 @both
 async def test_a_broken_constraint_is_the_fault_of_its_unit_alone(bench: Bench) -> None:
     async with bench.one_group():

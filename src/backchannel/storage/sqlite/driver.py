@@ -1,9 +1,10 @@
 """The SQLite driver: group commit, with COMMIT in its own thread.
 
-All waiting units run in one IMMEDIATE transaction, each in its own savepoint. A unit that raises is rolled back alone.
-Units are short and run on the event loop: to hand each statement to a thread costs more than the statement, because of
-the interpreter lock. Only the wait for the disk is long, and the commit thread does that. Nobody is answered, and no
-fact is handed on, before COMMIT returns.
+All waiting units run in one IMMEDIATE transaction. A unit that raises is rolled back alone. Most such units have
+written nothing, so no unit has a savepoint at first. After a unit that had written, the group runs again with
+savepoints. Units are short and run on the event loop: to hand each statement to a thread costs more than the statement,
+because of the interpreter lock. Only the wait for the disk is long, and the commit thread does that. Nobody is answered,
+and no fact is handed on, before COMMIT returns.
 
 - The transaction is gone after a unit failed (full disk). Nothing of the group counts. Its units run again one by one,
   so that only those that cannot be done are refused.
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter, time_ns
@@ -51,6 +53,10 @@ COARSE_NS = 1_000_000_000
 _BUSY_PAUSE_S = 0.02
 _BUSY_LIMIT_S = 10.0
 """How long another program may hold the file before writes are refused."""
+
+
+class _HalfDone(Exception):
+    """A unit raised after it had written, and has no savepoint to return to."""
 
 
 class SqliteTx(UnitTx):
@@ -188,7 +194,7 @@ class SqliteDriver:
         self._here.close()
         self._writer.close()
 
-    def _next_group(self, give_up_at: float | None = None) -> None:
+    def _next_group(self, give_up_at: float | None = None, *, has_savepoints: bool = False) -> None:
         """Run the waiting units, and hand them to the commit thread."""
         if not self._waiting and not self._alone:
             self._is_idle.set()
@@ -200,10 +206,13 @@ class SqliteDriver:
             return
         group: list[WaitingUnit] = []
         tx = SqliteTx(self._writer, self.context, self._now_ms())
+        run = self._run_with_savepoint if has_savepoints else self._run_unit
         try:
             for entry in self._take_group():
                 group.append(entry)
-                self._run_unit(entry, tx)
+                run(entry, tx)
+        except _HalfDone:
+            self._begin_again(group)
         except sqlite3.Error as error:
             self._lost(group, error)
         except BaseException as cause:  # noqa: BLE001 - whatever it was: with a transaction left open nothing goes on
@@ -235,21 +244,40 @@ class SqliteDriver:
         self._next_group()
 
     def _run_unit(self, entry: WaitingUnit, tx: SqliteTx) -> None:
-        execute = self._writer.execute
         entry.error, entry.facts = None, []
         tx.facts = entry.facts
-        execute("SAVEPOINT unit")
-        began = perf_counter()
+        changes, began = self._writer.total_changes, perf_counter()
         try:
             entry.result = entry.unit(tx, *entry.args, **entry.kwargs)
         except Exception as error:  # the edge of a unit: its caller is told, and the rest of the group goes on
             if _is_full(error) or not self._writer.in_transaction:
                 raise sqlite3.OperationalError("the transaction is gone") from error
             entry.refuse(error)
-            execute("ROLLBACK TO unit")
-        execute("RELEASE unit")
+            if self._writer.total_changes != changes:
+                raise _HalfDone from error
         if (took := perf_counter() - began) > self.slowest[0]:
             self.slowest = (took, entry.name)
+
+    def _run_with_savepoint(self, entry: WaitingUnit, tx: SqliteTx) -> None:
+        self._writer.execute("SAVEPOINT unit")
+        with suppress(_HalfDone):
+            self._run_unit(entry, tx)
+        if entry.error is not None:
+            self._writer.execute("ROLLBACK TO unit")
+        self._writer.execute("RELEASE unit")
+
+    def _begin_again(self, group: list[WaitingUnit]) -> None:
+        """Undo a group whose last unit raised after it had written. The units before it run again, with savepoints."""
+        try:
+            self._writer.execute("ROLLBACK")
+        except sqlite3.Error as cause:
+            self._die(group, cause)
+            return
+        if len(group) > 1:
+            self._waiting.extendleft(reversed(group))
+        else:
+            answer(group, self._on_facts)  # nothing of it is in the database
+        self._loop.call_soon(partial(self._next_group, has_savepoints=len(group) > 1))
 
     def _lost(self, group: list[WaitingUnit], error: BaseException) -> None:
         """Run the units of a lost group again one by one. A unit that was alone is refused."""
