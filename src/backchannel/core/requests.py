@@ -75,7 +75,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     mark: str
     budget: int
-    """How many tokens there are for messages; one message gets less than half of it, and so do the results of one step."""
+    """How many tokens there are for messages. One message gets less than half, and so do the results of one step."""
     is_shared: bool = False
     """Whether several people write to the session in direct chats."""
     is_short: bool = False

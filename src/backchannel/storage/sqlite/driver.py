@@ -3,8 +3,8 @@
 All waiting units run in one IMMEDIATE transaction. A unit that raises is rolled back alone. Most such units have
 written nothing, so no unit has a savepoint at first. After a unit that had written, the group runs again with
 savepoints. Units are short and run on the event loop: to hand each statement to a thread costs more than the statement,
-because of the interpreter lock. Only the wait for the disk is long, and the commit thread does that. Nobody is answered,
-and no fact is handed on, before COMMIT returns.
+because of the interpreter lock. Only the wait for the disk is long, and the commit thread does that. Nobody is
+answered, and no fact is handed on, before COMMIT returns.
 
 - The transaction is gone after a unit failed (full disk). Nothing of the group counts. Its units run again one by one,
   so that only those that cannot be done are refused.

@@ -28,13 +28,18 @@ LARGEST_PAGE = 16 * 1024 * 1024
 _BEHIND_ALL = 1 << 62
 
 
-def append(tx: Tx, key: str, session_id: str, message: Message, stored: str | None = None) -> TranscriptHead:
+def append(
+    tx: Tx, key: str, session_id: str, message: Message, stored: str | None = None, *, shape: str | None = None
+) -> TranscriptHead:
     """Append a message to its transcript; returns the transcript's row after that.
 
-    A message that waited in another row is copied as it is `stored` there.
+    A message that waited in another row is copied as it is `stored` there. `shape` is the new shape of the requests for
+    the transcript, if it changed.
     """
     row = tx.one(
-        "UPDATE session_ids SET next_seq = next_seq + 1 WHERE session_id = ? RETURNING mark, next_seq, cut, shape",
+        "UPDATE session_ids SET next_seq = next_seq + 1, shape = coalesce(?, shape) WHERE session_id = ? "
+        "RETURNING mark, next_seq, cut, shape",
+        shape,
         session_id,
     )
     head = TranscriptHead(*required(row))

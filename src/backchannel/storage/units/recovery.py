@@ -156,9 +156,8 @@ def _set_aside(tx: Tx, run: Run, until: int) -> None:
     why = f"the process died {run.crashes} times in step {run.step + 1}"
     run_events.add(tx, run, RunEventKind.SET_ASIDE, until_at=until, why=why)
     aside = runs.update(tx, run.id, state=RunState.QUEUED.value, resume_at=until)
-    session, has_notes, _ = runs.free_lane(tx, aside, Assignments("set_aside = set_aside + 1, ", ()))
-    if has_notes:
-        inbox.flush(tx, session)
+    if runs.free_lane(tx, aside, Assignments("set_aside = set_aside + 1, ", ())).has_notes:
+        inbox.flush(tx, sessions.required_session(tx, run.session_key))
     timers.set_timer(tx, RESUME_TIMER, run.id, until)
     tx.tell(SessionChanged(run.session_key, "run"))
 

@@ -29,7 +29,7 @@ from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, QueueFull, RunNotFound, StopRequested
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tables import RUNS, SESSIONS
+from backchannel.storage.tables import RUNS
 from backchannel.storage.tx import LIVE, QUEUED, READY, Tx, assignments, filters, marks, required, tell_shadowed
 from backchannel.storage.units import archiving, idempotency, inbox, messages, resets, run_events, sessions
 from backchannel.wire.timeline import RunEventKind
@@ -317,13 +317,8 @@ def unstopped(tx: Tx, fence: Fence) -> Run:
     return run
 
 
-def close(
-    tx: Tx, run: Run, outcome: Outcome, reply: str | None, used: Assignments | None = None, **changed: Any
-) -> Run:
-    """Write the end of a run, free the lane, and flush the notes.
-
-    A reply to a chat gets its receipt in the same commit. `used` are the last step's changes to the session.
-    """
+def close(tx: Tx, run: Run, outcome: Outcome, reply: str | None, **changed: Any) -> Run:
+    """Write the end of a run, and what follows from it."""
     ended = update(
         tx,
         run.id,
@@ -335,26 +330,43 @@ def close(
         reply=reply,
         crashes=0,
     )
-    session, has_notes, has_barrier = free_lane(tx, ended, used or Assignments("", ()))
-    is_flushed = not has_notes or inbox.flush(tx, session)
-    tx.happened(RunClosed(ended, has_barrier))
-    if session.deleting and is_flushed:
-        sessions.archive_when_idle(tx, session)
-    tx.tell(SessionChanged(run.session_key, "run"))
+    closed(tx, ended, Assignments("", ()))
     return ended
 
 
-def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]:
-    """Free a session's lane; also returns whether the session has notes, and whether the run has a barrier.
+def closed(tx: Tx, ended: Run, used: Assignments) -> None:
+    """Free the lane of an ended run, and flush the notes. A reply to a chat gets its receipt in the same commit.
+
+    `used` are the last step's changes to the session.
+    """
+    lane = free_lane(tx, ended, used)
+    is_flushed = not lane.has_notes or inbox.flush(tx, sessions.required_session(tx, ended.session_key))
+    tx.happened(RunClosed(ended, lane.has_barrier))
+    if lane.is_deleting and is_flushed:
+        sessions.archive_when_idle(tx, sessions.required_session(tx, ended.session_key))
+    tx.tell(SessionChanged(ended.session_key, "run"))
+
+
+class LaneFreed(NamedTuple):
+    """A session whose lane is free, as far as the end of a run needs to know it."""
+
+    is_deleting: bool
+    has_notes: bool
+    has_barrier: bool
+    """Whether the run has a barrier."""
+
+
+def free_lane(tx: Tx, run: Run, used: Assignments) -> LaneFreed:
+    """Free a session's lane.
 
     If another run waits, a fact says so: another gateway may have accepted that run.
     """
-    row = required(
+    queued, *freed = required(
         tx.one(
             f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, used_at = coalesce(?, used_at), "
             "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END, "
             "last_state = CASE WHEN session_id = ? THEN ? ELSE last_state END WHERE key = ? "
-            f"{SESSIONS.returning}, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
+            "RETURNING queued, deleting, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
             "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
             *used.values,
             tx.now,
@@ -368,10 +380,9 @@ def free_lane(tx: Tx, run: Run, used: Assignments) -> tuple[Session, bool, bool]
             run.id,
         )
     )
-    session = SESSIONS.read(row[:-2])
-    if session.queued:
-        tx.tell(LaneFree(session.key))
-    return session, bool(row[-2]), bool(row[-1])
+    if queued:
+        tx.tell(LaneFree(run.session_key))
+    return LaneFreed(*map(bool, freed))
 
 
 def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: str | None = None) -> list[Run]:

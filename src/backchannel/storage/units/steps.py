@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.facts import RunChanged
 from backchannel.core.flows.exchange_values import WaitEnd
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, text_content
 from backchannel.core.runs import CallState, Fence, Outcome, Run, RunState, Step, ToolCall, function_model
 from backchannel.storage.events import CallClosed, RunUnanswered
 from backchannel.storage.ids import new_id
-from backchannel.storage.tables import TOOL_CALLS
-from backchannel.storage.tx import Tx
+from backchannel.storage.tables import RUNS, TOOL_CALLS
+from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import approvals, deliveries, messages, run_events, runs
 from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.units.runs import Assignments
@@ -27,36 +28,66 @@ class StepCommitted(msgspec.Struct, frozen=True):
 
 def commit_reply(tx: Tx, fence: Fence, step: Step) -> StepCommitted:
     """Write a model's reply. A reply without tool calls is the last, and ends the run in the same commit."""
-    run = runs.unstopped(tx, fence)
+    is_last = not step.reply.tool_calls
+    run = _take_step(tx, fence, step, is_last=is_last)
     if step.leaves_calls:
         close_open(tx, run, Outcome(state=RunState.OK))
-    messages.append(tx, run.session_key, run.session_id or "", step.reply)
-    if step.shape is not None:
-        tx.run("UPDATE session_ids SET shape = ? WHERE session_id = ?", step.shape, run.session_id)
-    cost = step.usage.cost
-    changed = {
-        "step": run.step + 1,
-        "ran_ms": step.ran_ms,
-        "ran_at": tx.now,
-        "answered_by": step.reply.model,
-        "tokens_in": run.tokens_in + step.usage.sent,
-        "tokens_out": run.tokens_out + step.usage.output,
-        "cost": run.cost if cost is None else (run.cost or 0) + cost,
-    }
+    messages.append(tx, run.session_key, run.session_id or "", step.reply, shape=step.shape)
     planned = _plan(tx, run, step.reply)
     used = _used(run, step)
-    if planned:
+    tx.tell(RunChanged(run))
+    if is_last:
+        runs.closed(tx, run, used)
+    else:
         tx.run(f"UPDATE sessions SET {used.sql.rstrip(', ')} WHERE key = ?", *used.values, run.session_key)
-        return StepCommitted(runs.update(tx, run.id, crashes=0, reply=step.reply.text, **changed), planned)
-    return StepCommitted(runs.close(tx, run, Outcome(state=RunState.OK), step.reply.text, used, **changed), [])
+    return StepCommitted(run, planned)
+
+
+def _take_step(tx: Tx, fence: Fence, step: Step, *, is_last: bool) -> Run:
+    """Count a step of a run for its holder. The last step ends the run; `runs.closed` must follow.
+
+    Raises: FenceLost, StopRequested: as `runs.unstopped`. The step is not stored.
+    """
+    row = tx.one(
+        _LAST_STEP if is_last else _STEP,
+        step.ran_ms,
+        tx.now,
+        step.reply.model,
+        step.usage.sent,
+        step.usage.output,
+        step.usage.cost,
+        step.usage.cost,
+        step.reply.text,
+        *((tx.now, tx.now) if is_last else ()),
+        fence.run_id,
+        fence.number,
+    )
+    if row is None:
+        runs.unstopped(tx, fence)  # it raises why: a run that it returns has a row above
+    return RUNS.read(required(row))
+
+
+def _step_sql(more: str) -> str:
+    return (
+        "UPDATE runs SET step = step + 1, ran_ms = ?, ran_at = ?, answered_by = ?, tokens_in = tokens_in + ?, "
+        f"tokens_out = tokens_out + ?, cost = coalesce(cost + ?, cost, ?), reply = ?, crashes = 0{more} "
+        f"WHERE id = ? AND fence = ? AND state = 'running' AND abort_requested = 0 {RUNS.returning}"
+    )
+
+
+_STEP = _step_sql("")
+_LAST_STEP = _step_sql(  # the clock may have been set back since the run started
+    ", state = 'ok', ended_at = CASE WHEN started_at > ? THEN started_at ELSE ? END, error_code = NULL, error = NULL"
+)
 
 
 def _plan(tx: Tx, run: Run, reply: Message) -> list[ToolCall]:
+    """Plan the calls of a reply, whose step the run counts already."""
     planned = [
         ToolCall(
             id=block.id,
             run_id=run.id,
-            step=run.step,
+            step=run.step - 1,
             position=position,
             name=block.name,
             arguments=msgspec.json.encode(block.arguments).decode(),
