@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal, NamedTuple, Self, get_args
 
 from backchannel.core.text import quoted
@@ -26,6 +27,7 @@ MAX_MAIN_KEY_LENGTH = 64  # with it, the main key of every agent fits
 MAX_AGENT_ID_LENGTH = 64
 WHAT_WORKS = "write main, current, a key such as agent:main:cron:nightly, or a session id from sessions_list"
 
+_KEPT_KEYS = 4096
 _RESERVED = ("global", "unknown")
 _RESERVED_ENDS = tuple(f":{word}" for word in _RESERVED)
 _OWN_WORDS = ("cron", "hook", "subagent", "openai")  # other keys begin so: no channel has such a name
@@ -88,11 +90,12 @@ class SessionKey:
         agent, *ids = map(decode, parts)
         return cls.of(agent, *ids)
 
-    @classmethod
-    def stored(cls, text: str) -> Self:
-        """Read a stored key without checking it: lists read hundreds at once."""
+    @staticmethod
+    @lru_cache(maxsize=_KEPT_KEYS)
+    def stored(text: str) -> SessionKey:
+        """Read a stored key without checking it: lists read hundreds at once, and a run reads its own six times."""
         _, agent, *path = text.split(":")
-        return cls(agent, tuple(path))
+        return SessionKey(agent, tuple(path))
 
     @classmethod
     def of(cls, agent: str, *ids: str) -> Self:
