@@ -26,7 +26,7 @@ class Waits(Service):
     def __init__(self, store: Store, hub: Hub) -> None:
         self._store = store
         self._hub = hub
-        self._waiting: dict[str, set[asyncio.Future[Run]]] = {}
+        self._waiting: dict[str, set[asyncio.Future[Run | None]]] = {}
         self._running: set[str] = set()
         """Runs that commits have told of as running, and not as ended: whoever waits for one need not look first."""
         self._is_open = True
@@ -71,7 +71,8 @@ class Waits(Service):
         """
         if not self._is_open:
             raise _stopping()
-        future: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Run | None] = loop.create_future()
         # Listen before looking: a run that ends in between is not missed.
         waiting = self._waiting.setdefault(run_id, set())
         waiting.add(future)
@@ -81,11 +82,12 @@ class Waits(Service):
                 if run.is_finished or timeout_s <= 0:
                     return run
                 self._hub.want(run_id, streams=False)
+            timer = loop.call_later(timeout_s, _end_wait, future)
             try:
-                async with asyncio.timeout(timeout_s):
-                    return await future
-            except TimeoutError:
-                return await self._look(run_id)
+                ended = await future
+            finally:
+                timer.cancel()
+            return ended or await self._look(run_id)
         finally:
             waiting.discard(future)
             if not waiting and self._waiting.get(run_id) is waiting:
@@ -96,6 +98,11 @@ class Waits(Service):
         if run is None:
             raise RunNotFound(f"no run {run_id!r}: pass the run id that accepting the message returned", runId=run_id)
         return run
+
+
+def _end_wait(future: asyncio.Future[Run | None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _stopping() -> ShuttingDown:
