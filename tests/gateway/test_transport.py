@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import uvloop
+from websockets.frames import Frame, Opcode
 
 from backchannel.gateway.ws.connections import Limits
-from backchannel.gateway.ws.transport import HEAD_BYTES, LINE_BYTES, JoinedWrites
+from backchannel.gateway.ws.transport import HEAD_BYTES, LINE_BYTES, JoinedWrites, text_frame
 from tests.support.logs import captured_logs
 
 from .client import OPERATOR, connected, opened
@@ -270,3 +271,9 @@ async def _complaints_of_a_cut_connection() -> list[dict[str, Any]]:
     writer.close()
     server.close()
     return complaints
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])
+def test_a_text_frame_is_what_the_library_of_websockets_writes(size: int) -> None:
+    data = b"x" * size
+    assert text_frame(data) == Frame(Opcode.TEXT, data).serialize(mask=False)

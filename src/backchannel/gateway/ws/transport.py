@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import State
 
 if TYPE_CHECKING:
     from backchannel.gateway.http import Web
@@ -260,10 +261,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def send(self, message: Any) -> Coroutine[Any, Any, None]:
-        # Frames, which are many, go uvicorn's own way with no step between.
-        if message["type"] == "websocket.http.response.body":
+        kind = message["type"]
+        if kind == "websocket.send" and self._is_open_and_read():
+            # Frames are many. The server's are not masked, and without extensions not compressed.
+            self.transport.write(text_frame(message["text"].encode()))
+            return _sent()
+        if kind == "websocket.http.response.body":
             return self._send_refusal(message)
         return super().send(message)
+
+    def _is_open_and_read(self) -> bool:
+        """True if a frame can be written at once; else uvicorn waits for the client, or raises."""
+        return self.writable.is_set() and not self.disconnected and self.conn.state is State.OPEN
 
     async def _send_refusal(self, message: Any) -> None:
         await super().send(message)
@@ -280,6 +289,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         answer = b"".join(self.conn.data_to_send())
         self.transport.write(answer or b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         self.transport.close()
+
+
+async def _sent() -> None:
+    """Do nothing more."""
+
+
+def text_frame(data: bytes) -> bytes:
+    """Write a whole text frame of a server."""
+    size = len(data)
+    if size < 126:
+        return b"\x81%c%b" % (size, data)
+    if size < 65536:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), data)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), data)
 
 
 def _is_utf8(parts: list[bytes]) -> bool:
