@@ -176,6 +176,12 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     visible: VisibleScope | None = None
     """What the caller may see; None is everything."""
 
+    @property
+    def is_plain(self) -> bool:
+        """True if an index has the rows of a page one after the other, so that no other row is read."""
+        is_narrow = self.kinds or self.label or self.search or self.spawned_by or self.visible is not None
+        return not is_narrow and self.archived is not None
+
 
 class Page(msgspec.Struct, frozen=True):
     """A place in a list: rows after (older than) this one. It travels in cursors, so it may be forged."""

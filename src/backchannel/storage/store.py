@@ -109,6 +109,7 @@ class Store:
     live_runs = read(shown.live_runs)
     sessions_labelled = read(session_units.labelled)
     sessions = read(session_units.page)
+    newest_sessions = look(session_units.page)
     agents_with_sessions = look(session_units.agents_with_sessions)
     exchanges_of = read(session_units.exchanges_of)
     receipts_of = read(session_units.receipts_of)

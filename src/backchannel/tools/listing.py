@@ -74,7 +74,9 @@ async def read_page(
         InvalidRequest: the cursor is none, or one of another query.
     """
     after = None if cursor is None else read_cursor(cursor, query, Page)
-    found = await parts.store.sessions(wanted, after=after, limit=limit + 1, offset=offset)
+    is_short = wanted.is_plain and limit <= MOST_ROWS and not offset
+    read = parts.store.newest_sessions if is_short else parts.store.sessions
+    found = await read(wanted, after=after, limit=limit + 1, offset=offset)
     page = found[:limit]
     return SessionPage(
         [session for session in page if parts.scheme.lists(session.key)],
