@@ -76,8 +76,8 @@ class Sizes:
     calls: int = 100
     """Calls in a round."""
     growing_runs: int = 400
-    conversations: tuple[int, ...] = (100, 400, 1_000)
-    """Messages in the sessions whose runs are measured over HTTP."""
+    conversations: tuple[int, ...] = (1_000, 10_000)
+    """Messages in the sessions whose runs are measured beside those in new ones."""
     load_rounds: int = 3
     load_s: float = 2.0
     parallel: int = 64
@@ -93,7 +93,7 @@ QUICK = Sizes(
     rounds=3,
     calls=40,
     growing_runs=120,
-    conversations=(100, 400),
+    conversations=(100, 1_000),
     load_rounds=1,
     sessions=(1_000, 20_000),
     messages=(1_000, 20_000),

@@ -68,7 +68,7 @@ async def session_lists(world: BenchWorld) -> Findings:
             unit="ms",
             floor=each.floors.p50,
             floor_is="the bare query and its encoding",
-            goal=Goal(times_floor=3.0),
+            goal=Goal(times_floor=1.2),
             detail=each.lists.tail | {"wire": wire_ms, "bytes": size},
         )
     few, many = sizes.sessions[0], sizes.sessions[-1]

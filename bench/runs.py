@@ -10,12 +10,12 @@ import msgspec
 
 from bench.client import Client, connected, echoing
 from bench.floors import Commits, commits, grouped_commit_s
-from bench.measures import Curve, Figure, Findings, Goal, Timings, percentile, time_awaits, time_calls
+from bench.measures import Curve, Figure, Findings, Goal, Timings, time_awaits, time_calls
 from bench.processes.load import Done, check_ok
 from bench.processes.models import QUESTION
+from bench.states import make_state
 from bench.world import BenchWorld, Server
 
-BUCKETS = 8
 WAIT_LIMIT_MIB = 400
 
 
@@ -36,15 +36,17 @@ async def run_and_wait(client: Client, session: str, text: str = QUESTION) -> fl
 
 
 async def one_run(world: BenchWorld) -> Findings:
-    """`agent` and `agent.wait`, one client, each run in a session of its own and all in one."""
+    """`agent` and `agent.wait`, one client, each run in a session of its own, and in sessions that are long already."""
     sizes = world.sizes
+    state = make_state(world.new_folder(), messages=sizes.conversations)
     async with AsyncExitStack() as exits:
-        gateway = await exits.enter_async_context(world.gateway())
+        gateway = await exits.enter_async_context(world.gateway(state.path))
         bare = await exits.enter_async_context(world.bare_server())
         client = await exits.enter_async_context(connected(gateway.url, gateway.token))
         echo = await exits.enter_async_context(echoing(bare.url))
         disk = exits.enter_context(commits(world.folder))
         runs, echoes, written = Timings(), Timings(), Timings()
+        long = {count: Timings() for count in state.long}
         for n in range(min(20, sizes.calls)):
             await run_and_wait(client, f"agent:main:hook:warm-{n}")
         for turn in range(sizes.rounds):
@@ -52,33 +54,29 @@ async def one_run(world: BenchWorld) -> Findings:
             echoes.add(await time_awaits(lambda: echo.ask(QUESTION.encode()), sizes.calls))
             written.add(time_calls(disk.one, sizes.calls))
             runs.add([await run_and_wait(client, f"agent:main:hook:{turn}-{n}") for n in range(sizes.calls)])
-        yield Figure(
-            name="agent + agent.wait, one client, p50",
-            value=runs.p50,
-            unit="ms",
-            floor=echoes.p50 + 2 * written.p50,
-            floor_is="a bare WebSocket echo and two bare commits",
-            goal=Goal(at_most=4.0, times_floor=4.0),
-            detail=runs.tail | {"echo": echoes.p50, "commit": written.p50},
-        )
-        yield f"one session of {2 * sizes.growing_runs} messages"
-        took = [await run_and_wait(client, "agent:main:hook:growing") for _ in range(sizes.growing_runs)]
-    curve = _growth(took)
+            for count, (key, _) in state.long.items():
+                long[count].add([await run_and_wait(client, key) for _ in range(max(2, sizes.calls // 5))])
     yield Figure(
-        name=f"the same, in a session of {curve[-1][0]} messages",
-        value=curve[-1][1],
+        name="agent + agent.wait, one client, p50",
+        value=runs.p50,
         unit="ms",
-        floor=runs.p50,
-        floor_is="the same in a new session",
+        floor=echoes.p50 + 2 * written.p50,
+        floor_is="a bare WebSocket echo and two bare commits",
+        goal=Goal(times_floor=2.5),
+        detail=runs.tail | {"echo": echoes.p50, "commit": written.p50},
     )
-    yield Curve(name="agent + agent.wait in one growing session", size_is="messages in it", unit="ms", points=curve)
-
-
-def _growth(took: list[float]) -> list[tuple[int, float]]:
-    """Give the median of each part of the way, by the number of messages at its middle."""
-    size = max(1, len(took) // BUCKETS)
-    parts = [(start, took[start : start + size]) for start in range(0, len(took) - size + 1, size)]
-    return [(2 * start + len(part), percentile(part, 50)) for start, part in parts]
+    for count, took in long.items():
+        yield Figure(
+            name=f"the same, in a session of {count:,} messages",
+            value=took.p50,
+            unit="ms",
+            floor=runs.p50,
+            floor_is="the same in a new session",
+            goal=Goal(times_floor=1.2),
+            detail=took.tail,
+        )
+    points = [(0, runs.p50), *((count, took.p50) for count, took in long.items())]
+    yield Curve(name="agent + agent.wait", size_is="messages before it", unit="ms", points=points)
 
 
 class _Rates:

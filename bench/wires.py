@@ -12,6 +12,7 @@ from tests.support.postgres import processor_s
 from bench.client import Client, connected
 from bench.floors import Commits, commits
 from bench.measures import Curve, Figure, Findings, Goal, Timings, time_awaits, time_calls
+from bench.processes.holds import take_longest_hold
 from bench.runs import run_and_wait
 from bench.states import make_state
 from bench.world import BenchWorld, Server
@@ -70,8 +71,9 @@ async def runs_on_wires(world: BenchWorld) -> Findings:
         state = make_state(world.new_folder(), messages=world.sizes.conversations)
         async with AsyncExitStack() as exits:
             provider = await exits.enter_async_context(world.provider())
+            holds = world.folder / f"{wire.api}-holds"
             gateway = await exits.enter_async_context(
-                world.gateway(state.path, model="wire/bench", settings=wire.settings(provider))
+                world.gateway(state.path, model="wire/bench", settings=wire.settings(provider), holds=holds)
             )
             client = await exits.enter_async_context(connected(gateway.url, gateway.token))
             http = await exits.enter_async_context(httpx2.AsyncClient())
@@ -79,11 +81,11 @@ async def runs_on_wires(world: BenchWorld) -> Findings:
             measured = _Measured(world, wire, client, gateway, floor)
             for n in range(min(20, world.sizes.calls)):
                 await run_and_wait(client, f"agent:main:hook:warm-{n}")
-            yield f"{wire.name}'s wire, new sessions"
-            yield await measured.at(0, None)
-            for count, (key, _) in state.long.items():
-                yield f"{wire.name}'s wire, {count} messages"
+            for count, key in ((0, None), *((count, key) for count, (key, _) in state.long.items())):
+                yield f"{wire.name}'s wire, {count or 'no'} messages before"
+                take_longest_hold(gateway.process.pid, holds)  # of what came before
                 yield await measured.at(count, key)
+                yield measured.hold(count, take_longest_hold(gateway.process.pid, holds))
         yield measured.curve
 
 
@@ -102,7 +104,8 @@ class _Measured:
 
     async def at(self, count: int, key: str | None) -> Figure:
         """Measure runs in a session of so many messages; without its key, each in a new one."""
-        calls = max(2, self._sizes.calls // 5) if key else self._sizes.calls
+        # A conversation must grow little while it is measured: it is measured at its length.
+        calls = max(2, self._sizes.calls // 20) if key else self._sizes.calls
         took, bare, processor = Timings(), Timings(), Timings()
         for turn in range(self._sizes.rounds):
             before = processor_s(self._gateway.process.pid)
@@ -112,13 +115,39 @@ class _Measured:
             bare.add([await self._floor.measure(calls)])
         self.curve.points.append((count, took.p50))
         self.curve.floor.append((count, bare.p50))
-        where = f"session of {count} messages" if key else "new session"
+        detail = took.tail | {"processor": processor.p50, "bare": bare.p50}
+        return self._long(count, took.p50, detail) if key else self._new(took.p50, bare.p50, detail)
+
+    def _new(self, took: float, bare: float, detail: dict[str, float]) -> Figure:
         return Figure(
-            name=f"a run over {self._wire.name}'s wire, {where}, p50",
-            value=took.p50,
+            name=f"a run over {self._wire.name}'s wire, new session, p50",
+            value=took,
             unit="ms",
-            floor=bare.p50,
+            floor=bare,
             floor_is="the same bytes by a bare HTTP client, and two bare commits",
-            goal=None if key else Goal(times_floor=2.5),
-            detail=took.tail | {"processor": processor.p50},
+            goal=Goal(times_floor=2.5),
+            detail=detail,
+        )
+
+    def _long(self, count: int, took: float, detail: dict[str, float]) -> Figure:
+        """Compare with a new session, whose time grows as the floor's does: the bytes are more."""
+        (_, new), (_, new_floor) = self.curve.points[0], self.curve.floor[0]
+        return Figure(
+            name=f"a run over {self._wire.name}'s wire, session of {count:,} messages, p50",
+            value=took,
+            unit="ms",
+            floor=new * detail["bare"] / new_floor,
+            floor_is="the time in a new session, times the growth of the floor",
+            goal=Goal(times_floor=1.5),
+            detail=detail,
+        )
+
+    def hold(self, count: int, longest_ms: float) -> Figure:
+        """Tell how long the event loop was held at most while that was measured."""
+        where = f"session of {count:,} messages" if count else "new sessions"
+        return Figure(
+            name=f"longest hold of the loop, {self._wire.name}'s wire, {where}",
+            value=longest_ms,
+            unit="ms",
+            goal=Goal(at_most=5.0),
         )

@@ -82,10 +82,12 @@ class BenchWorld:
         subagents: Mapping[str, int] | None = None,
         settings: Mapping[str, Any] | None = None,
         files: int | None = None,
+        holds: Path | None = None,
     ) -> AsyncIterator[Server]:
         """Start a gateway whose agent `main` has the model that costs nothing, or another, and sees so much.
 
-        `settings` are further ones, and `files` is how many its process may open.
+        `settings` are further ones, and `files` is how many its process may open. `holds` is the file for the longest
+        hold of its loop.
         """
         agents = {
             "defaults": {"maxConcurrent": max_concurrent, "subagents": dict(subagents or {})},
@@ -101,6 +103,7 @@ class BenchWorld:
                 **(settings or {}),
             },
             "files": files,
+            "holds": None if holds is None else str(holds),
         }
         async with self._server("served", given) as server:
             yield server

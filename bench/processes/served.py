@@ -14,6 +14,7 @@ from backchannel.gateway.app import Gateway
 from backchannel.gateway.auth import OperatorToken
 from backchannel.gateway.logs import configure_logs
 from backchannel.gateway.server import ListeningServer, serve
+from bench.processes.holds import LoopHolds
 from bench.processes.models import ASKS, ASKS_SECOND, CALLS, FREE, SECOND
 
 
@@ -27,6 +28,8 @@ def main() -> None:
         gateway.add_model(model)
 
     def ready(place: ListeningServer, token: OperatorToken) -> None:
+        if (holds := given.get("holds")) is not None:
+            LoopHolds(Path(holds))
         print(msgspec.json.encode({"url": place.websocket_url, "token": token.token}).decode(), flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
