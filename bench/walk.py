@@ -156,9 +156,13 @@ STAGES: tuple[LifeStage, ...] = (
         (
             LifeStep(
                 "storage/units/steps.py:commit_reply",
-                "The unit checks the fence, and writes the reply. Without tool calls it ends the run.",
+                "The unit writes the reply. Without tool calls it ends the run.",
             ),
-            LifeStep("storage/units/runs.py:close", "The run gets its outcome, and its lane is free."),
+            LifeStep(
+                "storage/units/steps.py:_take_step",
+                "One statement counts the step, if the fence and the run allow it. The last one ends the run.",
+            ),
+            LifeStep("storage/units/runs.py:closed", "The lane of the ended run is free."),
             LifeStep(
                 "storage/groups.py:UnitTx.happened",
                 "The end of the run is told to `storage/reactions.py`, in the same commit.",
