@@ -107,3 +107,8 @@ class SupervisedLoop:
             self._up_at = self._clock.monotonic()
         if not self.health.is_up:
             self.health = structs.replace(self.health, is_up=True, since_ms=self._clock.now_ms(), next_try_ms=None)
+
+    def noted(self, error: str | None) -> None:
+        """Record the last failure of something that goes on all the same; None: the last time it worked."""
+        at = None if error is None else self._clock.now_ms()
+        self.health = structs.replace(self.health, error=error and error[:_LONGEST_ERROR], error_at_ms=at)

@@ -91,3 +91,15 @@ def test_a_run_is_stopped_by_the_beginning_of_its_id(program: Program, provider:
     assert told == f"Run {run['runId']} is stopped.\n"
     assert again == f"Run {run['runId']} had ended already: aborted.\n"
     assert shown["status"] == "aborted"
+
+
+def test_a_session_is_compacted_and_the_summary_is_taken_back(running: Program) -> None:
+    key = "agent:main:long"
+    for n in range(4):
+        running.answer("chat", "--session", key, f"{n}: {'and so on, as ever. ' * 100}")
+    told = running.answer("sessions", "compact", key, "--keep", "the numbers")
+    assert told.startswith(f"Session {key}: compacted ") and told.endswith(" tokens.\n")
+    assert "compacted" in running.answer("history", key)
+    assert "summary was taken back" in running.answer("sessions", "compact", key, "--undo")
+    assert "took back the summary" in running.answer("history", key)
+    assert running.run("sessions", "compact", key, "--undo", "--keep", "x").returncode == 2

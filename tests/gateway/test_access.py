@@ -65,6 +65,7 @@ WRITE = {
     "send",
     "sessions.abort",
     "sessions.create",
+    "sessions.compact",
     "sessions.patch",
     "slots.end",
     "sessions.send",

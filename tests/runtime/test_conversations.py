@@ -46,10 +46,12 @@ class EncodedModel(ScriptedModel):
         return PlainEncoder()
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        assert request.encoded is not None and not request.messages
-        self.bodies.append(b",".join(request.encoded))
-        messages = msgspec.json.decode(b"[" + self.bodies[-1] + b"]", type=list[Message])
-        async for event in super().stream(msgspec.structs.replace(request, messages=messages, encoded=None)):
+        if request.encoded is not None:  # else it is asked for a summary
+            assert not request.messages
+            self.bodies.append(b",".join(request.encoded))
+            messages = msgspec.json.decode(b"[" + self.bodies[-1] + b"]", type=list[Message])
+            request = msgspec.structs.replace(request, messages=messages, encoded=None)
+        async for event in super().stream(request):
             yield event
 
 
@@ -59,6 +61,18 @@ def talk(request: ModelRequest) -> Reply | str:
     if last.role is Role.TOOL_RESULT or not last.text.endswith("look"):
         return f"answer to {last.text[-30:]}"
     return Reply(text="let me see", calls=(call("look", place="box"), call("look", place="bag")))
+
+
+def wordy(request: ModelRequest) -> str:
+    """Answer at length, and summarise in a few words."""
+    return "y" * 300 if request.cache_key else "They asked much."
+
+
+def unwilling(request: ModelRequest) -> str:
+    """Answer at length, and write no summary."""
+    if request.cache_key is None:
+        raise ModelFailed("no summaries here", retryable=False)
+    return "y" * 300
 
 
 def add_tools(gateway: Gateway) -> None:
@@ -122,20 +136,32 @@ async def test_a_conversation_that_was_not_kept_is_built_again(tmp_path: Path, m
 
 
 async def test_a_full_window_moves_the_cut_once_in_many_turns_and_the_reason_is_recorded(tmp_path: Path) -> None:
-    model = EncodedModel(replies=lambda asked: "y" * 300, context_window=8_000)
+    model = EncodedModel(replies=wordy, context_window=8_000)
     async with running(tmp_path, model, config=with_marks()) as gateway:
         for n in range(150):
             await gateway.ask("main", f"question {n} " + "x" * 300)
         found = moves(model.bodies)
-        assert 2 <= len(found) <= 8 and not model.refused
-        assert await reasons(gateway) == ["the oldest messages were left out"] * len(found)
+        assert 2 <= len(found) <= 12 and not model.refused
+        assert await reasons(gateway) == ["the older part was summarised"] * len(found)
+    again = EncodedModel(replies=wordy, context_window=8_000)
+    async with running(tmp_path, again, config=with_marks()) as gateway:
+        await gateway.ask("main", "after a restart")
+        assert moves([model.bodies[-1], again.bodies[0]]) == [1] * (len(await reasons(gateway)) - len(found))
+
+
+async def test_without_a_summary_the_oldest_messages_are_left_out_and_the_model_is_told(tmp_path: Path) -> None:
+    model = EncodedModel(replies=unwilling, context_window=8_000)
+    async with running(tmp_path, model, config=with_marks()) as gateway:
+        for n in range(100):
+            await gateway.ask("main", f"question {n} " + "x" * 300)
+        found = moves(model.bodies)
+        assert 1 <= len(found) <= 6 and not model.refused
+        told = await reasons(gateway)
+        assert len(told) == len(found) and all(why.startswith("the oldest messages were left out") for why in told)
         session = await session_of(gateway)
         part = await gateway.store.context(session.session_id, max_bytes=1_000_000)
         assert part.is_whole and read_cut(part.head.cut).is_short
-    again = EncodedModel(replies=lambda asked: "y" * 300, context_window=8_000)
-    async with running(tmp_path, again, config=with_marks()) as gateway:
-        await gateway.ask("main", "after a restart")
-    assert again.bodies[0].startswith(model.bodies[-1])
+    assert "no longer fit and are left out here" in model.requests[-1].messages[0].text
 
 
 async def test_old_tool_results_are_cleared_before_anything_is_left_out(tmp_path: Path) -> None:

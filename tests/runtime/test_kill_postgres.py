@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import CRASH_POINTS
+from tests.runtime import test_kill_compaction as compaction
 from tests.runtime.test_kill import CONFIG, Abort, ToolRounds
 from tests.support import databases
 from tests.support.kill import Flow, kill_at_every_commit
@@ -21,4 +22,13 @@ async def test_nothing_is_lost_or_doubled_on_postgres_wherever_the_process_dies(
     with databases.on("postgres"):
         points = await kill_at_every_commit(flow, CONFIG)
     record_property(CRASH_POINTS, (f"{flow.__name__} on PostgreSQL", points))
+    assert points >= 6
+
+
+async def test_a_compaction_leaves_one_view_on_postgres_wherever_the_process_dies(
+    record_property: Callable[[str, object], None],
+) -> None:
+    with databases.on("postgres"):
+        points = await kill_at_every_commit(compaction.Beside, compaction.CONFIG)
+    record_property(CRASH_POINTS, ("Compaction on PostgreSQL", points))
     assert points >= 6

@@ -46,6 +46,7 @@ from tests.support.gateways import (
     texts_of,
     transcript_of,
 )
+from tests.support.remembering import is_summary
 
 pytestmark = pytest.mark.anyio
 MAIN_KEY = SessionKey.parse(MAIN)
@@ -118,12 +119,12 @@ async def test_a_message_that_failed_is_not_glued_to_the_next_one_and_the_transc
 
 
 async def test_what_no_longer_fits_the_window_is_left_out_and_the_model_told(tmp_path: Path) -> None:
-    model = ScriptedModel(replies=lambda request: "word " * 300, context_window=4_000)
+    model = ScriptedModel(replies=lambda request: "" if is_summary(request) else "word " * 300, context_window=4_000)
     async with running(tmp_path, model) as gateway:
         for n in range(20):
             await gateway.ask("main", f"question {n}")
         assert len(await transcript_of(gateway)) == 40
-    last = model.requests[-1].messages
+    last = next(request.messages for request in reversed(model.requests) if not is_summary(request))
     assert "left out" in last[0].text
     assert last[-1].text.endswith("question 19")
     assert "question 0" not in "".join(message.text for message in last)
@@ -144,7 +145,8 @@ async def test_a_deep_transcript_is_not_read_whole(tmp_path: Path) -> None:
         for n in range(120):
             await gateway.ask("main", f"q{n} " + "x" * 2_000)
     assert not model.refused
-    assert "left out" in model.requests[-1].messages[0].text
+    last = next(request for request in reversed(model.requests) if not is_summary(request))
+    assert "left out" in last.messages[0].text
 
 
 # --- Tools ---

@@ -274,3 +274,25 @@ def test_the_reply_of_a_run_that_nobody_watched_is_there_when_one_comes_back(
 
     expect(chat.messages.last).to_contain_text("Done.")
     expect(chat.live).to_have_count(0)
+
+
+def test_a_summary_of_the_older_part_is_folded_and_one_that_was_taken_back_says_so(
+    person: Person, gateway: GatewayProcess
+) -> None:
+    key = "agent:main:summarised"
+    for n in range(3):
+        run = gateway.call("chat.send", sessionKey=key, message=f"message {n}: {'and so on. ' * 60}")
+        gateway.call("agent.wait", runId=run["runId"])
+    gateway.answer(Answer(text="They said: and so on."))
+    done = gateway.call("sessions.compact", key=key)
+    assert done["compacted"], done
+    chat = open_chat(person, key)
+    summary = chat.page.locator(".machinery", has_text="compacted")
+    expect(summary).to_contain_text(f"compacted {done['result']['messages']} messages")
+    expect(chat.page.get_by_text("They said: and so on.")).not_to_be_visible()
+    summary.locator("summary").click()
+    expect(chat.page.get_by_text("They said: and so on.")).to_be_visible()
+
+    gateway.call("sessions.compact", key=key, undo=True)
+    expect(summary).to_contain_text("taken back")
+    expect(chat.page.locator(".machinery", has_text="took back the summary")).to_have_count(1)

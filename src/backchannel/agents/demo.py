@@ -29,6 +29,7 @@ from backchannel.agents.demo_talk import (
     spawn_arguments,
 )
 from backchannel.core.budget import estimate_tokens, text_tokens
+from backchannel.core.compaction.prompting import asks_for_summary
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, Price, TextDelta
 from backchannel.core.messages import Block, Role, ToolCallBlock, Usage, text_content
 from backchannel.core.text import cut
@@ -48,6 +49,9 @@ INTRODUCTION = (
     "I am Backchannel's built-in demo model. I run offline and follow a few fixed rules, so do not expect wit; "
     "with ANTHROPIC_API_KEY or OPENAI_API_KEY set, or a local Ollama, a real model takes my place."
 )
+
+
+SUMMARY = "(The demo model writes no summaries. A real model would tell here what was said before.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ def pieces_of(text: str) -> Iterator[str]:
 
 def decide(request: ModelRequest) -> tuple[Block, ...]:
     """Choose the reply: pure, the same request always gives the same."""
+    if asks_for_summary(request):
+        return text_content(SUMMARY)
     results = list(takewhile(lambda message: message.role is Role.TOOL_RESULT, reversed(request.messages)))
     if results:
         return text_content(

@@ -87,6 +87,9 @@ class ReplyView:
         if payload["stream"] == "tool" and data["phase"] == "start":
             self.remark(f"[{data['name']}]")
             self._shown = ""
+        elif payload["stream"] == "compaction" and data["phase"] == "start":
+            self.remark("(summarising the older part of the conversation)")
+            self._shown = ""
         elif payload["stream"] == "retry":
             self.remark(f"({retry_text(convert(data, answers.RetryRow))})")
             self._shown = ""

@@ -30,11 +30,27 @@ _REST = 0.5
 """How much of the window a new cut leaves in use."""
 
 
+MOST_UNDONE = 3
+"""How many summaries can be taken back, one after the other."""
+
+
+class EarlierCut(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The beginning that a summary replaced; `undo` brings it back."""
+
+    from_seq: int = 0
+    covered: int = 0
+    summary_id: str | None = None
+    question_seq: int | None = None
+    is_short: bool = False
+
+
 class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The beginning of a model's view, as the transcript's row keeps it."""
 
     from_seq: int = 0
     """The place of the first message that is shown."""
+    covered: int = 0
+    """The place after the last message that the summary covers."""
     summary_id: str | None = None
     """The message with the summary of what came before."""
     question_seq: int | None = None
@@ -45,11 +61,25 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     pictures_before: int = 0
     window: int | None = None
     """The size of the window as the provider told it, if that is less than what we know of the model."""
+    window_of: str | None = None
+    """The model that has this window, as `provider/model`."""
+    earlier: tuple[EarlierCut, ...] = ()
+    """What summaries replaced, the last one last."""
     is_undone: bool = False
     """Whether a person took a summary back. The next one is made only when a run cannot go on without."""
     reason: str | None = None
     """Why the cut moved here."""
     moved_at: int | None = None
+
+    @property
+    def has_gap(self) -> bool:
+        """True if messages before the cut are in no summary."""
+        return self.from_seq > self.covered
+
+    def window_for(self, model: str, window: int) -> int:
+        """Give the window of a model, by what its provider said."""
+        is_told = self.window is not None and self.window_of in (None, model)
+        return min(self.window or window, window) if is_told else window
 
     def view(self, mark: str, budget: int, *, is_shared: bool, shows_pictures: bool) -> View:
         """Describe the view of a conversation that begins here."""
@@ -109,6 +139,51 @@ def leave_out(conversation: Conversation, cut: Cut, room: int) -> Cut | None:
         is_short=True,
         reason="the oldest messages were left out",
     )
+
+
+def summarised(cut: Cut, place: ViewStart, summary_id: str, *, is_short: bool) -> Cut:
+    """Begin at a place, with a summary of all that came before it."""
+    replaced = EarlierCut(
+        from_seq=cut.from_seq,
+        covered=cut.covered,
+        summary_id=cut.summary_id,
+        question_seq=cut.question_seq,
+        is_short=cut.is_short,
+    )
+    return replace(
+        cut,
+        from_seq=place.seq,
+        covered=place.seq,
+        summary_id=summary_id,
+        question_seq=place.question,
+        is_short=is_short,
+        earlier=(*cut.earlier, replaced)[-MOST_UNDONE:],
+        is_undone=False,
+        reason="the older part was summarised",
+    )
+
+
+def taken_back(cut: Cut) -> Cut | None:
+    """Take the last summary back; None if there is none to take back."""
+    if not cut.earlier:
+        return None
+    before = cut.earlier[-1]
+    return replace(
+        cut,
+        from_seq=before.from_seq,
+        covered=before.covered,
+        summary_id=before.summary_id,
+        question_seq=before.question_seq,
+        is_short=before.is_short,
+        earlier=cut.earlier[:-1],
+        is_undone=True,
+        reason="a summary was taken back",
+    )
+
+
+def narrowed(cut: Cut, window: int, model: str) -> Cut:
+    """Take note that a model's window is smaller than what is known of it."""
+    return replace(cut, window=window, window_of=model, reason="the provider said that the request is too long")
 
 
 def hide_pictures(cut: Cut, shown: Sequence[tuple[int, int]]) -> Cut | None:

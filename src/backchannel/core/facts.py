@@ -56,6 +56,16 @@ class TranscriptClosed(msgspec.Struct, frozen=True):
     """Whether a post has named the path of its file, which then stays readable: that of a sub-agent that was kept."""
 
 
+class CompactionAsked(msgspec.Struct, frozen=True):
+    """A person asked for a summary of a session's older part, or for taking one back when its run has ended."""
+
+    key: str
+    session_id: str
+    wish: str | None
+    """What the summary should keep."""
+    undoes: bool = False
+
+
 class DeliveryChanged(msgspec.Struct, frozen=True):
     """A receipt was made, or came into another state, or its next part did."""
 
@@ -144,6 +154,7 @@ Fact = (
     | LaneFree
     | SessionChanged
     | TranscriptClosed
+    | CompactionAsked
     | DeliveryChanged
     | DraftChanged
     | AccountHeld

@@ -151,6 +151,8 @@ class CompactionEntry(_Wire, frozen=True):
     """The estimated size of a request before and after."""
     model: str
     """The model that wrote it, as `provider/model`."""
+    undoes: str | None = None
+    """The summary that a person took back. Then the entry is no summary, but tells of that."""
 
 
 class Message(_Wire, frozen=True):

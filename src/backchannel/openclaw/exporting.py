@@ -134,11 +134,14 @@ class SessionExport:
         self, staging: StagingFolder, path: Path, one: ListedSession, begun: _Passage
     ) -> SessionExported:
         parent: str | None = None
-        count = 0
+        count, followers = 0, dict[str | None, str]()
         with staging.writing(path) as file:
             file.write(_json(one.header) + b"\n")
             for message in self._messages(one, begun):
-                file.write(_json(line_of(message, parent, iso_time(message.timestamp))) + b"\n")
+                entry = message.compaction
+                first_kept = None if entry is None else followers.get(entry.through_message_id)
+                file.write(_json(line_of(message, parent, iso_time(message.timestamp), first_kept)) + b"\n")
+                followers[parent] = message.id
                 parent, count = message.id, count + 1
         return SessionExported(one.key, one.session_id, count, path)
 

@@ -382,6 +382,10 @@ class _Reading:
         self._name = name
         self._on_bytes = on_bytes
         self._before = session.created_at
+        self._last: tuple[str | None, int] = (None, 0)
+        """The id of the last message, and how many there are."""
+        self._places: dict[str, tuple[str | None, int]] = {}
+        """The same as it was before each message, by its id."""
 
     def batches(self) -> Iterator[tuple[list[MessageOffered], bool]]:
         """Give the messages in batches, each with whether it is the last."""
@@ -417,12 +421,24 @@ class _Reading:
             case ReadMessage() as message:
                 self._before = message.message.timestamp
                 self.found.blocks_left_out += message.left_out
-                return message
+                return self._placed(message)
             case OtherLine(type, is_known) if type != HEADER:
                 self.found.add_other_line(type, is_known=is_known)
             case UnreadableLine(reason):
                 self._add_problem(line.number, reason if line.is_whole else f"half-written last line ({reason})")
         return None
+
+    def _placed(self, read: ReadMessage) -> ReadMessage:
+        """Find what a compaction of OpenClaw covers; one that names no message here is a note."""
+        entry, id = read.message.compaction, read.id
+        if entry is not None and not entry.through_message_id:
+            before, count = self._places.get(read.first_kept or "", (None, 0))
+            covers = before and msgspec.structs.replace(entry, through_message_id=before, messages=count)
+            read = msgspec.structs.replace(read, message=msgspec.structs.replace(read.message, compaction=covers))
+        if id is not None:
+            self._places[id] = self._last
+        self._last = id or self._last[0], self._last[1] + (entry is None)
+        return read
 
     def _add_problem(self, line: int, what: str) -> None:
         self.found.add_problem(FileProblem(self._name, line, what))

@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from backchannel.core.budget import text_tokens
 from backchannel.core.delivery.received import is_media_name
 from backchannel.core.messages import (
     Block,
     Chat,
+    CompactionEntry,
     FlowStep,
     ImageBlock,
     Message,
@@ -40,11 +42,14 @@ HEADER = "session"
 """The type of a transcript's first line."""
 OWN_NOTE = "backchannel.system"
 """The `customType` of notes that were exported from here."""
+COMPACTION = "compaction"
+"""The type of a summary of older messages."""
 LONGEST_ID = 256
 LONGEST_TYPE = 40
 
 _NOT_MESSAGES = frozenset([HEADER, "model_change", "thinking_level_change", "custom", "label", "session_info"])
-_SUMMARIES = {"compaction": "compaction summary", "branch_summary": "branch summary"}
+_UNKNOWN_MODEL = "openclaw/unknown"
+_SUMMARIES = {COMPACTION: "compaction summary", "branch_summary": "branch summary"}
 _ROLES = {
     "user": Role.USER,
     "assistant": Role.ASSISTANT,
@@ -73,6 +78,8 @@ class ReadMessage(msgspec.Struct, frozen=True):
     size: int
     left_out: int
     """How many blocks of an unknown sort it had."""
+    first_kept: str | None = None
+    """Of OpenClaw's compaction: the id of the first message that it does not cover."""
 
 
 class OtherLine(msgspec.Struct, frozen=True):
@@ -122,9 +129,30 @@ def _read(line: dict[str, Any], before: int) -> ReadMessage | OtherLine:
         return _read_message(line.get("id"), _message(line, at, is_wrapped=False))
     if kind == "custom_message":
         return _read_message(line.get("id"), _custom_message(line, at))
+    if kind == COMPACTION and text_in(line, "summary"):
+        return _compaction(line, at)
     if kind in _SUMMARIES and text_in(line, "summary"):
         return _read_message(line.get("id"), _note(line, at, _SUMMARIES[kind]))
     return OtherLine(kind[:LONGEST_TYPE] or "without a type", kind in _NOT_MESSAGES or kind in _SUMMARIES)
+
+
+def _compaction(line: dict[str, Any], at: int) -> ReadMessage:
+    """Read a summary of older messages: ours as it was, OpenClaw's with the place that it names."""
+    details = line.get("details")
+    own = details.get(OWN_NOTE) if isinstance(details, dict) else None
+    if isinstance(own, dict):
+        fields = own | {"role": Role.SYSTEM.value, "content": line.get("summary")}
+        return _read_message(line.get("id"), _message(fields, _time(at, own), is_wrapped=False))
+    read = _read_message(line.get("id"), _note(line, at, _SUMMARIES[COMPACTION]))
+    entry = CompactionEntry(
+        through_message_id="",
+        messages=0,
+        tokens_before=count_in(line, "tokensBefore") or 0,
+        tokens_after=text_tokens(read.message.text),
+        model=_UNKNOWN_MODEL,
+    )
+    message = msgspec.structs.replace(read.message, compaction=entry)
+    return msgspec.structs.replace(read, message=message, first_kept=_string(line, "firstKeptEntryId"))
 
 
 def _time(otherwise: int, raw: dict[str, Any]) -> int:
@@ -179,6 +207,8 @@ def _message(raw: dict[str, Any], at: int, *, is_wrapped: bool) -> _Draft:
         tool_call_id=_string(raw, "toolCallId", "toolUseId", "tool_call_id"),
         tool_name=_string(raw, "toolName"),
         is_error=raw["isError"] if isinstance(raw.get("isError"), bool) else None,
+        compaction=_own(raw.get("compaction"), CompactionEntry),
+        moved=_string(raw, "moved"),
     )
     return _Draft(message, left_out)
 

@@ -14,7 +14,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage
 from backchannel.core.runs import OPENCLAW_ENDS
 from backchannel.core.sessions import Session
-from backchannel.openclaw.lines import HEADER, OWN_NOTE
+from backchannel.openclaw.lines import COMPACTION, HEADER, OWN_NOTE
 
 VERSION = 3
 
@@ -62,14 +62,27 @@ def header_of(session: Session, time: str) -> dict[str, Any]:
     return {"type": HEADER, "version": VERSION, "id": session.session_id, "timestamp": time, "cwd": "/"}
 
 
-def line_of(message: Message, parent: str | None, time: str) -> dict[str, Any]:
-    """Write a message as a line; `parent` is the id of the line before it, `time` its own in ISO 8601."""
+def line_of(message: Message, parent: str | None, time: str, first_kept: str | None = None) -> dict[str, Any]:
+    """Write a message as a line; `parent` is the id of the line before it, `time` its own in ISO 8601.
+
+    `first_kept` is the id of the first message that a summary does not cover.
+    """
     envelope = {"id": message.id, "parentId": parent, "timestamp": time}
     fields = _fields_of(message)
     if message.role is not Role.SYSTEM:
         return {"type": "message", **envelope, "message": fields}
     content = fields.pop("content")
     del fields["role"]
+    entry = message.compaction
+    if entry is not None and entry.undoes is None:
+        return {
+            "type": COMPACTION,
+            **envelope,
+            "summary": message.text,
+            "firstKeptEntryId": first_kept or message.id,
+            "tokensBefore": entry.tokens_before,
+            "details": {OWN_NOTE: fields},
+        }
     return {
         "type": "custom_message",
         **envelope,

@@ -86,6 +86,8 @@ class ActiveRun:
         self._head = started.head
         self.hides_pictures = False
         """Whether its requests show no pictures, because the model failed with them."""
+        self.has_compacted = False
+        """Whether it has waited for a summary; it does so once."""
         self.text = ""
         """What the model has streamed of the step in progress."""
         self.mark = ""

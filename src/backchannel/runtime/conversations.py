@@ -15,15 +15,16 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.core.budget import MIN_BUDGET, context_budget
+from backchannel.core.budget import MIN_BUDGET, context_budget, estimate_tokens
 from backchannel.core.contracts import MessageEncoder, Model, ModelRequest, sees_images
-from backchannel.core.cut import ContextMarks, Cut, clear, hide_pictures, leave_out, read_cut
+from backchannel.core.cut import ContextMarks, Cut, clear, hide_pictures, leave_out, narrowed, read_cut
 from backchannel.core.facts import MessageAppended, TranscriptClosed
 from backchannel.core.messages import Message
 from backchannel.core.requests import Conversation, Line, View
 from backchannel.core.runs import TranscriptHead
 from backchannel.core.shape import RequestShape, difference, digest, write_shape
 from backchannel.runtime.active import ActiveRun, RunSetup
+from backchannel.runtime.compaction import Compaction, job_of
 from backchannel.runtime.kept import ConversationCache, KeptConversation
 from backchannel.runtime.pictures import Pictures, has_pictures
 from backchannel.runtime.prompting import Prompts, RunPrompt
@@ -37,8 +38,10 @@ _BYTES_PER_TOKEN = 4
 """How much of a transcript is read for each token of the window: more than it can hold, so nothing is missed."""
 _FOLDED_AT_ONCE = 64
 """How many messages are read on the event loop; more are read in a thread."""
-_MOST_MOVES = 4
-"""How often the cut moves for one request: for pictures, results, and the oldest messages."""
+_MOST_MOVES = 6
+"""How often the cut moves for one request: for pictures, results, a summary, and the oldest messages."""
+_TOO_LONG = 0.9
+"""How much of a request that was too long its model is taken to have room for, if the provider names no number."""
 
 
 class PreparedRequest(msgspec.Struct, frozen=True):
@@ -55,6 +58,9 @@ class PreparedRequest(msgspec.Struct, frozen=True):
     """The shape to store; None if it is stored already."""
     moved: str | None
     """Why it does not just extend the last request; None if it does."""
+    cut: Cut
+    prompt_tokens: int
+    """How many of its tokens are no messages."""
 
 
 class _View(msgspec.Struct, frozen=True):
@@ -73,18 +79,25 @@ class _View(msgspec.Struct, frozen=True):
 class Conversations(Service):
     """Builds the requests of runs."""
 
-    def __init__(self, store: Store, pictures: Pictures, wait: DatabaseWait) -> None:
+    def __init__(self, store: Store, pictures: Pictures, compaction: Compaction, wait: DatabaseWait) -> None:
         self._store = store
+        self._compaction = compaction
         self._pictures = pictures
         self._durably = wait.durably
         self._prompts = Prompts(store.scheme)
         self._cache = ConversationCache()
 
     def reactions(self) -> Reactions:
-        return {MessageAppended: self._cache.appended, TranscriptClosed: self._ended}
+        return {MessageAppended: self._appended, TranscriptClosed: self._ended}
 
     async def halt(self) -> None:
         self._cache.clear()
+
+    def _appended(self, fact: MessageAppended) -> None:
+        if fact.message.compaction is not None:  # the cut has moved with it
+            self._cache.drop(fact.session_id)
+        else:
+            self._cache.appended(fact)
 
     def _ended(self, fact: TranscriptClosed) -> None:
         self._cache.drop(fact.session_id)
@@ -115,15 +128,39 @@ class Conversations(Service):
         reason = "the model did not take a picture"
         await self._move(active, kept.head, replace(cut, pictures_before=kept.gap[0], reason=reason))
 
+    def run_ended(self, active: ActiveRun, setup: RunSetup, prepared: PreparedRequest, reply: Message) -> None:
+        """Begin a summary beside the lane, if the conversation has grown above the mark."""
+        cut = prepared.cut
+        marks = _marks(setup, cut)
+        tokens = prepared.tokens + estimate_tokens(reply)
+        if tokens > (marks.hard if cut.is_undone else marks.at) or (cut.has_gap and not cut.is_undone):
+            self._compaction.beside(job_of(active, setup, prepared.prompt_tokens))
+
+    async def shorter(
+        self, active: ActiveRun, setup: RunSetup, prepared: PreparedRequest, limit: int | None
+    ) -> PreparedRequest:
+        """Build a request again that the provider found too long; `limit` is the number of tokens that it named."""
+        window = min(limit or prepared.tokens, int(prepared.tokens * _TOO_LONG))
+        kept = self._cache.get(active.session_id) or await self._load(active, setup.model)
+        head = _head_of(kept)
+        await self._move(active, head, narrowed(read_cut(head.cut), max(window, MIN_BUDGET), setup.model.ref))
+        return await self.request(active, setup)
+
     # --- The cut ---
 
     async def _fitting(self, active: ActiveRun, setup: RunSetup, encoder: MessageEncoder | None) -> _View:
         """Move the cut until the request fits."""
+        await self._compaction.take(active)
         for _ in range(_MOST_MOVES):
             view = await self._view(active, setup, encoder)
             cut = _next_cut(setup, view)
             if cut is None:
                 break
+            if cut.from_seq > view.cut.from_seq and view.kept.is_whole:
+                why = await self._compaction.in_the_way(active, setup, view.prompt.tokens)
+                if why is None:
+                    continue
+                cut = replace(cut, reason=f"{cut.reason}, and there is no summary: {why}")
             await self._move(active, _head_of(view.kept), cut)
         return view
 
@@ -139,7 +176,7 @@ class Conversations(Service):
         cut, prompt = read_cut(head.cut), self._prompts.prompt(active, setup, head.mark)
         wanted = cut.view(
             head.mark,
-            context_budget(_window(setup.model, cut), prompt.tokens, 0),
+            context_budget(cut.window_for(setup.model.ref, setup.model.context_window), prompt.tokens, 0),
             is_shared=setup.session.is_shared,
             shows_pictures=sees_images(setup.model) and not active.hides_pictures,
         )
@@ -237,13 +274,14 @@ class Conversations(Service):
             pictures=len(view.pictures),
             shape=None if stored == head.shape else stored,
             moved=difference(head.shape, shape, view.cut),
+            cut=view.cut,
+            prompt_tokens=view.prompt.tokens,
         )
 
 
 def _next_cut(setup: RunSetup, view: _View) -> Cut | None:
     """Decide where the cut goes before this request; None if it stays."""
-    window = _window(setup.model, view.cut)
-    marks = ContextMarks.of(window, setup.agent.context.at, setup.agent.context.hard)
+    window, marks = view.cut.window_for(setup.model.ref, setup.model.context_window), _marks(setup, view.cut)
     if (hidden := hide_pictures(view.cut, view.pictures)) is not None:
         return hidden
     if view.tokens > marks.at and (cleared := clear(view.conversation, view.cut, window)) is not None:
@@ -268,8 +306,9 @@ def _name_of(encoder: MessageEncoder | None) -> str | None:
     return None if encoder is None else encoder.name
 
 
-def _window(model: Model, cut: Cut) -> int:
-    return model.context_window if cut.window is None else min(cut.window, model.context_window)
+def _marks(setup: RunSetup, cut: Cut) -> ContextMarks:
+    context = setup.agent.context
+    return ContextMarks.of(cut.window_for(setup.model.ref, setup.model.context_window), context.at, context.hard)
 
 
 def _head_of(kept: KeptConversation) -> TranscriptHead:

@@ -69,13 +69,22 @@ class ToolEnded(msgspec.Struct, frozen=True):
     """What it returned; None where another gateway works on the run."""
 
 
+class CompactionMoved(msgspec.Struct, frozen=True):
+    """A run begins to wait for a summary of its conversation, or goes on."""
+
+    run: Run
+    is_end: bool
+    is_done: bool = False
+    """At the end: whether there is a summary."""
+
+
 class WaitStarted(msgspec.Struct, frozen=True):
     """A run begins to wait for another session; it does nothing itself until that has answered."""
 
     run_id: str
 
 
-Progress = ReplyGrew | ThinkingGrew | ModelRetried | ToolStarted | ToolEnded | WaitStarted
+Progress = ReplyGrew | ThinkingGrew | ModelRetried | ToolStarted | ToolEnded | CompactionMoved | WaitStarted
 Event = Fact | Progress
 Listener = Callable[[Event], None]
 

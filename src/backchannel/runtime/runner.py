@@ -161,23 +161,25 @@ class Runner:
                 await self._calls.round(active, setup.tools, open_calls)
                 _stop_if_cancelled()
             prepared, reply = await self._ask(active, setup)
-            open_calls = await self._commit(active, setup.model, prepared, reply)
+            open_calls = await self._commit(active, setup, prepared, reply)
             if not open_calls:
                 return
 
     async def _commit(
-        self, active: ActiveRun, model: Model, prepared: PreparedRequest, reply: ModelReply
+        self, active: ActiveRun, setup: RunSetup, prepared: PreparedRequest, reply: ModelReply
     ) -> list[ToolCall]:
         step = Step(
             reply=active.reply_message(reply, prepared.moved),
             ran_ms=active.ran_ms,
             usage=reply.usage,
-            context_tokens=model.context_window,
+            context_tokens=setup.model.context_window,
             shape=prepared.shape,
         )
         committed = await self._durably(partial(self._store.commit_reply, active.fence, step))
         self._conversations.committed(active, prepared)
         active.run, active.text = committed.run, ""
+        if not committed.calls:
+            self._conversations.run_ended(active, setup, prepared, step.reply)
         return committed.calls
 
     async def _ask(self, active: ActiveRun, setup: RunSetup) -> tuple[PreparedRequest, ModelReply]:
@@ -195,6 +197,9 @@ class Runner:
                     raise
                 raise ModelFailed(f"no reply within {MODEL_CALL_LIMIT_S:g} s", retryable=False) from None
             except ModelFailed as failed:
+                if failed.is_too_long and attempt < ATTEMPTS:
+                    prepared = await self._shorter(active, setup, prepared, failed)
+                    continue
                 if prepared.pictures and (not failed.retryable or attempt == ATTEMPTS - 1):
                     prepared = await self._without_pictures(active, setup, failed)
                     if not failed.retryable:
@@ -203,6 +208,22 @@ class Runner:
                     raise
                 await self._back_off(active, failed, attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _shorter(
+        self, active: ActiveRun, setup: RunSetup, prepared: PreparedRequest, failed: ModelFailed
+    ) -> PreparedRequest:
+        """Build a shorter request, because the provider does not take one of this length.
+
+        Raises:
+            ModelFailed: nothing more can be left out.
+        """
+        log.info("the request is too long, asking with less", run_id=active.run.id, error=failed.message)
+        active.text = ""
+        shorter = await self._conversations.shorter(active, setup, prepared, failed.limit_tokens)
+        if shorter.tokens >= prepared.tokens:
+            why = f"the request is too long, and nothing more can be left out of it ({failed.message})"
+            raise ModelFailed(why, retryable=False, is_too_long=True, limit_tokens=failed.limit_tokens)
+        return shorter
 
     async def _without_pictures(self, active: ActiveRun, setup: RunSetup, failed: ModelFailed) -> PreparedRequest:
         """Build the request again without its pictures.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from backchannel.agents.gates import MODEL, Gates
+from backchannel.agents.gates import MODEL, Gate, Gates
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
@@ -33,6 +33,7 @@ from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.cluster.media import Media
 from backchannel.runtime.cluster.member import ClusterMember, MemberParts
+from backchannel.runtime.compaction import Compaction
 from backchannel.runtime.conversations import Conversations
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, log_failures, log_pairings, log_sessions
@@ -90,8 +91,10 @@ class Runtime(Service):
         slots = RunSlots(gates.shares(defaults.max_concurrent), gates.shares(defaults.subagents.max_concurrent))
         rules, lives_ms = config.tools.approval, config.tools.approval_lives_ms
         self._approvals = Approvals(store, rules, lives_ms, self.hub, slots)
-        self._conversations = Conversations(store, Pictures(self.media), self._wait)
-        self._lanes = self._make_lanes(config, models, tools, gates, slots)
+        asking = gates.gate(MODEL, defaults.max_concurrent, grows=False)
+        self.compaction = Compaction(store, agents, models, asking, self.hub, clock, self._wait)
+        self._conversations = Conversations(store, Pictures(self.media), self.compaction, self._wait)
+        self._lanes = self._make_lanes(models, tools, gates, slots, asking)
         self._waits = Waits(store, self.hub)
         holds = AccountHolds(clock)
         self._drafts = Drafts(store, channels, clock, holds, self.hub, self._wait, self.duties)
@@ -109,7 +112,7 @@ class Runtime(Service):
         self.wait = self._waits.ended
         store.listen_for_facts(self._on_facts)
 
-    def _make_lanes(self, config: Config, models: Models, tools: ToolSet, gates: Gates, slots: RunSlots) -> Lanes:
+    def _make_lanes(self, models: Models, tools: ToolSet, gates: Gates, slots: RunSlots, asking: Gate) -> Lanes:
         store, agents = self._store, self._agents
         runner = Runner(
             store,
@@ -120,7 +123,7 @@ class Runtime(Service):
             self.hub,
             self._clock,
             self._conversations,
-            gates.gate(MODEL, config.agents.defaults.max_concurrent, grows=False),
+            asking,
             self._wait,
         )
         # On a shared database, runs of an agent that this gateway does not know wait for one that does.
@@ -162,6 +165,7 @@ class Runtime(Service):
             ClockCheck(self._store, self.duties),  # before anything reads a time out of a row
             self._drafts,  # before the outbox: what an earlier process left in a chat is decided before more is sent
             self.outbox,
+            self.compaction,
             self._conversations,  # before the lanes: a halted run's conversation is read anew
             self._lanes,
             self._recovery,

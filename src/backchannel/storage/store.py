@@ -23,7 +23,6 @@ from backchannel.core.delivery.drafts import ShownDraft
 from backchannel.core.facts import Fact, TranscriptClosed
 from backchannel.core.flows.exchange_values import ExchangeOpened
 from backchannel.core.keys import KeyScheme
-from backchannel.core.messages import Message, decode_messages
 from backchannel.core.policy.queues import DEFAULT_RULES, SessionRules
 from backchannel.core.records import UnfinishedWork
 from backchannel.core.runs import Fence, RunRequest
@@ -54,6 +53,7 @@ from backchannel.storage.units import approvals as approval_units
 from backchannel.storage.units import (
     chats,
     commands,
+    compactions,
     cron,
     cuts,
     deliveries,
@@ -65,7 +65,6 @@ from backchannel.storage.units import (
     messages,
     pairing,
     recovery,
-    runs,
     search_index,
     sending,
     steps,
@@ -80,6 +79,7 @@ from backchannel.storage.units.cluster import growing, members
 from backchannel.storage.units.cluster import leftovers as leftover_units
 from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, searching, shown
+from backchannel.storage.views import open_work as open_views
 from backchannel.storage.views import spending as spending_units
 from backchannel.storage.views import timeline as timeline_units
 from backchannel.storage.views import troubles as trouble_units
@@ -126,10 +126,15 @@ class Store:
     lines_between = look(contexts.lines_between)
     own_lines = read(contexts.own_lines)
     move_cut = write_within(cuts.move, _session_held)
+    commit_compaction = write_within(compactions.commit, lambda made, *_: made.key)
+    undo_compaction = write_within(compactions.undo, lambda key, *_: key)
+    compaction = look(compactions.current)
+    open_work = read(open_views.open_work)
     message = look(messages.find)
     message_in = look(messages.find_in)
     transcript_with = look(messages.transcript_with)
     last_lines = read(messages.last_of_each)
+    last_messages = read(shown.last_messages)
     first_said = read(shown.first_said)
     search = read(searching.search_transcript)
     search_ranked = read(searching.ranked)
@@ -165,7 +170,7 @@ class Store:
     request_abort = write(run_units.request_abort)
     run = look(run_units.find)
     timeline = read(timeline_units.timeline)
-    is_own_run = look(runs.is_own)
+    is_own_run = look(run_units.is_own)
     runs = read(run_units.page)
     count_runs = read(run_units.count_of)
     sessions_with_queue = read(run_units.sessions_with_queue)
@@ -469,15 +474,6 @@ class Store:
         if monotonic() >= self.lease_ends:
             raise Unavailable("the lease of this gateway is over: it takes nothing before it is among the others again")
         await self.driver.check_writable()
-
-    async def last_messages(
-        self, session_ids: Sequence[str], per_session: int, *, with_tools: bool
-    ) -> dict[str, list[Message]]:
-        """Read the last messages of many sessions in one query."""
-        found = await self.last_lines(session_ids, per_session, with_tools=with_tools)
-        return {session_id: decode_messages(lines) for session_id, lines in found.items()}
-
-    # Transcript files
 
     def _transcript(self, agent_id: str, session_id: str) -> str:
         return str(self.folder.transcript(agent_id, session_id))

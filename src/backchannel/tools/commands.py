@@ -55,6 +55,8 @@ class ChatCommands:
 
         A model that cannot be used makes it a reply that says why.
         """
+        if command.name is CommandName.COMPACT and command.word != "undo" and self._parts.agents.is_function(agent):
+            return CommandReply(command.name, f"The agent {agent!r} is a function and asks no model.")
         if command.name is CommandName.MODEL and command.word == "list":
             return replace(command, choices=self._parts.models.known_here())
         if command.name is not CommandName.MODEL or command.argument is None:

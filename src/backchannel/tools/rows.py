@@ -222,7 +222,7 @@ def duration_ms(run: Run) -> int | None:
 def preview(messages: Sequence[Message]) -> str | None:
     """Cut the newest text for people to one short line."""
     for message in reversed(messages):
-        if text := one_line(text_for_people(message), PREVIEW_CHARS):
+        if message.compaction is None and (text := one_line(text_for_people(message), PREVIEW_CHARS)):
             return text
     return None
 

@@ -48,8 +48,9 @@ class SessionStatusTool(SessionTool):
             "the session's row, and `{queueLength, children: [{key, status, usage, label?, archivedAt?, spawn?}], "
             "childrenLeftOut?, spawn?: {state, task, runId, runStatus, receipt, outcome?, resumeAt?, startedAt?, "
             "endedAt?, runtimeMs?, model?}, exchanges: [{id, state, updatedAt}], "
-            "receipts: [{id, state, updatedAt, error?}], usage, treeUsage, activeRun?, resumeAt?}`; "
-            "`resumeAt` says when a run that is set aside after crashes is tried again; usage is "
+            "receipts: [{id, state, updatedAt, error?}], usage, treeUsage, activeRun?, resumeAt?, compaction?}`; "
+            "`resumeAt` says when a run that is set aside after crashes is tried again; "
+            "`compaction` is the summary that stands for older messages; usage is "
             "`{input?, output?, cost?}`, in tokens and dollars",
         ),
         *REFUSALS,
@@ -91,6 +92,7 @@ class SessionStatusTool(SessionTool):
             ],
             usage=_usage(session),
             tree_usage=family.usage,
+            compaction=await store.compaction(session.session_id),
         )
 
 

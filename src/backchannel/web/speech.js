@@ -46,10 +46,19 @@ export function controlWord(text) {
  */
 export function readMessage(message) {
   const whole = textOf(message);
+  if (message.compaction) return readSummary(message.compaction, whole);
   if (message.role === "assistant") return readReply(whole);
   if (message.role === "toolResult") return { who: "tool", name: message.toolName, text: whole, isMachinery: false };
   return { ...speaker(message), ...readSaid(message, whole) };
 }
+
+/** A summary stands folded, with what it covers. */
+function readSummary({ messages, tokensBefore, tokensAfter, undoes }, whole) {
+  const what = undoes ? `took back the summary of ${messages} messages` : `compacted ${messages} messages, ${tokens(tokensBefore)} → ${tokens(tokensAfter)} tokens`;
+  return { who: "gateway", name: "Gateway", text: "", machinery: whole, what, isMachinery: true };
+}
+
+const tokens = (count) => (count < 1000 ? String(count) : `${String((count / 1000).toFixed(count < 9950 ? 1 : 0)).replace(/\.0$/, "")}k`);
 
 function readReply(whole) {
   const meaning = controlWord(whole);

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Raw, field
 
-from backchannel.core.messages import Message, Usage
+from backchannel.core.messages import CompactionEntry, Message, Usage
 from backchannel.wire.rows import (
     AgentShown,
     ApprovalRow,
@@ -115,8 +115,24 @@ class SessionDeleted(Answer, frozen=True, kw_only=True):
     backchannel: DeletedSession | None = None
 
 
+class SessionCompacted(Answer, frozen=True, kw_only=True):
+    """What became of a request for a summary."""
+
+    ok: bool
+    key: str
+    compacted: bool
+    """Whether there is a new summary."""
+    undone: bool | None = None
+    """With `undo`: whether the last summary was taken back."""
+    reason: str | None = None
+    """Why there is no new summary, or none was taken back."""
+    result: CompactionEntry | None = None
+
+
 class SessionDescribed(Answer, frozen=True, kw_only=True):
     session: SessionRow | None
+    compaction: CompactionEntry | None = None
+    """The summary that stands for the older part of its conversation."""
 
 
 class EventsSubscribed(Answer, frozen=True, kw_only=True):
@@ -148,6 +164,8 @@ class StatusAnswer(Row, frozen=True, kw_only=True):
     """The number of children that `children` does not have."""
     spawn: SpawnShown | None = None
     """Of a sub-agent: how it was started, and its outcome."""
+    compaction: CompactionEntry | None = None
+    """The summary that stands for the older part of its conversation."""
 
 
 class StatusSeen(Answer, frozen=True, kw_only=True):

@@ -106,6 +106,8 @@ class TimelineEntry(Answer, frozen=True, kw_only=True):
     model: str | None = None
     status: str | None = None
     """The end of the run, the answer to an approval, or the reason of a reset: `daily` or `idle`."""
+    moved: str | None = None
+    """Of a model call: why its request did not just extend the one before."""
     stop_reason: str | None = None
     error: str | None = None
     process: int | None = None
@@ -260,6 +262,7 @@ def _model(story: RunStory, reply: Message, step: int, since: int) -> TimelineEn
         tokens_out=None if usage is None else usage.output,
         cost=None if usage is None else usage.cost,
         stop_reason=reply.stop_reason,
+        moved=reply.moved,
     )
 
 

@@ -69,8 +69,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "sessions",
         "`sessions compact`",
-        note="accepted, without effect: transcripts stay whole, and only the model's request leaves out what does "
-        "not fit its context",
+        note="yes; it summarises the older part for the model, and the transcript stays whole",
     ),
     Row("channels", "`channels status`"),
     Row("models", "`models list`"),

@@ -230,8 +230,12 @@ def is_shown(message: Message, *, with_tools: bool = False, as_stored: bool = Fa
 
 def text_of(message: Message, *, with_tools: bool = False, as_stored: bool = False) -> str:
     """Give the text of a message as people read it, or as it is stored. With tools, add its calls."""
+    from backchannel.core.compaction.entry import compaction_line
     from backchannel.core.readable import text_for_people
 
+    if message.compaction is not None and not as_stored:
+        line = compaction_line(message.compaction)
+        return f"{line}\n{message.text}" if with_tools else line
     said = message.text if as_stored else text_for_people(message)
     shown = [said, *(_block(block, with_tools) for block in message.content)]
     return "\n".join(text for text in shown if text)

@@ -1,4 +1,4 @@
-"""`backchannel sessions`: list, label, reset and delete sessions."""
+"""`backchannel sessions`: list, label, compact, reset and delete sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE = 1000
 
 T = TypeVar("T")
 
-app = typer.Typer(help="List, label, reset and delete sessions.", rich_markup_mode=None)
+app = typer.Typer(help="List, label, compact, reset and delete sessions.", rich_markup_mode=None)
 
 Key = Annotated[str, typer.Argument(metavar="SESSION", help=f"The session: {WHICH}.")]
 
@@ -98,6 +98,33 @@ def reset(ctx: typer.Context, session: Key, as_json: AsJson = False) -> None:
     changed = _change(options_of(ctx), session, "sessions.reset", answers.SessionPatched)
     text = f"Session {changed.key} starts over, with the session id {changed.entry.session_id}."
     say_or_json(text, changed, as_json=as_json)
+
+
+@app.command()
+def compact(
+    ctx: typer.Context,
+    session: Key,
+    keep: Annotated[str | None, typer.Option(metavar="TEXT", help="What the summary must keep above all.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take the last summary back.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Summarise the older part of a session for its model, and wait for that. The transcript stays whole."""
+    if undo and keep is not None:
+        raise typer.BadParameter("give one of the two", param_hint="--keep / --undo")
+    options = options_of(ctx)
+    key = find_key(options, session)
+    with connected(options) as client:  # a model may take minutes
+        asked = client.ask("sessions.compact", key=key, instructions=keep, undo=undo or None)
+        done = client.wait(asked, answers.SessionCompacted)
+    say_or_json(f"Session {done.key}: {_compacted(done)}.", done, as_json=as_json)
+
+
+def _compacted(done: answers.SessionCompacted) -> str:
+    from backchannel.core.compaction.entry import compaction_line
+
+    if done.result is not None:
+        return compaction_line(done.result)
+    return "the last summary was taken back" if done.undone else done.reason or "nothing was summarised"
 
 
 @app.command()

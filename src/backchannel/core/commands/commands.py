@@ -47,6 +47,7 @@ class CommandName(StrEnum):
     SEND = "send"
     NEW = "new"
     RESET = "reset"
+    COMPACT = "compact"
     STOP = "stop"
     STATUS = "status"
     MODEL = "model"
@@ -101,6 +102,12 @@ COMMANDS = (
     ),
     CommandSpec(CommandName.NEW, "start a new conversation; the old one is kept"),
     CommandSpec(CommandName.RESET, "same as /new"),
+    CommandSpec(
+        CommandName.COMPACT,
+        "summarise the older part of this conversation, or take the last summary back",
+        (CommandForm("now"), CommandForm("undo"), CommandForm(argument="what to keep", has_spaces=True)),
+        alone="now",
+    ),
     CommandSpec(CommandName.STOP, "stop this session's run and its sub-agents"),
     CommandSpec(CommandName.STATUS, "show this session's activity and usage"),
     CommandSpec(

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import msgspec
 
 from backchannel.core.commands.commands import COMMANDS, Rank, may_use
+from backchannel.core.compaction.entry import compaction_line
+from backchannel.core.compaction.values import CompactionState, SummaryUndone
 from backchannel.core.excerpts import reading_text
 from backchannel.core.flows.spawn_texts import show_cost, show_count, show_duration, show_tokens
 from backchannel.core.headers import quote_name
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Block, Message, TextBlock, ThinkingBlock, ToolCallBlock
+from backchannel.core.messages import Block, CompactionEntry, Message, TextBlock, ThinkingBlock, ToolCallBlock
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.secrets.redaction import redact_opening, redact_value_opening
 from backchannel.core.sessions import EndedTranscript, Session
@@ -49,6 +51,25 @@ def stop_text(runs: int, subagents: int) -> str:
 def new_text(*, had_any: bool) -> str:
     """Write what `/new` and `/reset` answer."""
     return "Started a new conversation; the old one is kept." if had_any else "This conversation is new already."
+
+
+def compact_text(*, is_begun: bool) -> str:
+    """Write what `/compact` answers."""
+    if not is_begun:
+        return "This conversation is short: there is nothing to summarise."
+    return (
+        "The older part of this conversation is being summarised. The summary is shown in the conversation when it is "
+        "there; /compact undo takes it back."
+    )
+
+
+def undo_text(undone: SummaryUndone) -> str:
+    """Write what `/compact undo` answers."""
+    if undone.state is CompactionState.BUSY:
+        return "The last summary is taken back when the run has ended."
+    if undone.entry is None:
+        return "There is no summary to take back."
+    return f"Took back the summary of {_several(undone.entry.messages, 'message')}: the model sees them again."
 
 
 def send_text(word: str | None, *, at_webchat: bool = False) -> str:
@@ -100,6 +121,8 @@ class StatusView:
     """The transcript before the session's own, if a reset ended it."""
     begun_ms: int | None = None
     """How long ago that was."""
+    compaction: CompactionEntry | None = None
+    """The summary that stands for the older part."""
 
 
 def status_text(view: StatusView) -> str:
@@ -109,6 +132,8 @@ def status_text(view: StatusView) -> str:
         lines.append(f"Model: {view.model}")
     if view.session is not None:
         lines += [*_begun(view), *_context(view.session), _used(view.session)]
+    if view.compaction is not None:
+        lines.append(f"Summary: {compaction_line(view.compaction)}")
     if view.subagents:
         lines.append(f"Sub-agents: {view.subagents} at work")
     if view.session is not None and view.sending is not None:

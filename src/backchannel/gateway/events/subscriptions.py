@@ -46,6 +46,7 @@ from backchannel.gateway.events.session_news import LookUp, SessionNews, unknown
 from backchannel.gateway.openclaw.approval_shapes import asked, resolved
 from backchannel.gateway.openclaw.lines import line_for_people, placed
 from backchannel.runtime.events import (
+    CompactionMoved,
     Event,
     Hub,
     ListenerWants,
@@ -206,6 +207,9 @@ class Subscriptions:
             case ToolStarted(run, call_id, name, arguments):
                 data = {"phase": "start", "toolCallId": call_id, "name": name, "args": arguments}
                 self._send_agent(run, "tool", data)
+            case CompactionMoved(run, is_end, is_done):
+                ended = {"willRetry": False, "completed": is_done} if is_end else {}
+                self._send_agent(run, "compaction", {"phase": "end" if is_end else "start", **ended})
             case ToolEnded(run, call_id, name):
                 data = {"phase": "result", "toolCallId": call_id, "name": name, **_result_of(event)}
                 self._send_agent(run, "tool", data)

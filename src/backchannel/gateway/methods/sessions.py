@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from backchannel.core.compaction.values import CompactionState
 from backchannel.core.keys import MAX_KEY_LENGTH, Kind, SessionKey, normalise_agent_id
 from backchannel.core.sessions import Session, SessionFilter
 from backchannel.core.text import one_line, quoted
@@ -27,6 +28,7 @@ from backchannel.tools.rows import preview, title_of
 from backchannel.wire.answers import (
     DeletedSession,
     EventsSubscribed,
+    SessionCompacted,
     SessionDeleted,
     SessionDescribed,
     SessionFound,
@@ -40,7 +42,11 @@ from backchannel.wire.shapes import Answer, SharedParams
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64
 _PREVIEW_DEPTH = 5
 _KINDS = tuple(kind.value for kind in Kind)
-_KEPT_WHOLE = "its transcript is kept whole, and what a model is sent of it is cut to the model's context each time"
+_LONGEST_WISH = 2000
+_NOT_UNDONE = {
+    CompactionState.BUSY: "a run is active: the summary is taken back when it has ended",
+    CompactionState.GONE: "there is no summary to take back",
+}
 
 
 class SessionsListParams(SharedParams, frozen=True, kw_only=True):
@@ -79,11 +85,9 @@ class KeyParams(SharedParams, frozen=True, kw_only=True):
     agent_id: str | None = None
 
 
-class NotCompacted(Answer, frozen=True, kw_only=True):
-    ok: bool
-    key: str
-    compacted: bool
-    reason: str
+class SessionsCompactParams(KeyParams, frozen=True, kw_only=True):
+    instructions: Annotated[str, Meta(max_length=_LONGEST_WISH)] | None = None
+    undo: bool = False
 
 
 class SessionsPreviewParams(SharedParams, frozen=True, kw_only=True):
@@ -227,11 +231,20 @@ async def sessions_reset(call: Call, params: KeyParams) -> SessionPatched:
     return await changed(call, await call.parts.store.reset_session(at.key, expected_session_id=at.session_id))
 
 
-@method("sessions.compact", TokenScope.READ)
-async def sessions_compact(call: Call, params: KeyParams) -> NotCompacted:
-    """Changes nothing and says why: no session here grows too long for its model."""
-    session = await find_session(call.parts, params.key, params.agent_id)
-    return NotCompacted(ok=True, key=call.parts.rows.key(session.key), compacted=False, reason=_KEPT_WHOLE)
+@method("sessions.compact", TokenScope.WRITE)
+async def sessions_compact(call: Call, params: SessionsCompactParams) -> SessionCompacted:
+    """Summarises the older part of a session's conversation and waits for it, or takes the last summary back.
+
+    `instructions` say what to keep. While a run is active, the summary is written when it has ended.
+    """
+    session, compaction = await find_session(call.parts, params.key, params.agent_id), call.parts.runtime.compaction
+    key = call.parts.rows.key(session.key)
+    if params.undo:
+        undone = await compaction.undo(session.key, session.session_id)
+        reason = _NOT_UNDONE.get(undone.state)
+        return SessionCompacted(ok=True, key=key, compacted=False, undone=undone.entry is not None, reason=reason)
+    made = await compaction.asked(session, params.instructions)
+    return SessionCompacted(ok=True, key=key, compacted=made.entry is not None, reason=made.reason, result=made.entry)
 
 
 @method("sessions.delete", TokenScope.ADMIN)
@@ -253,7 +266,8 @@ async def sessions_describe(call: Call, params: KeyParams) -> SessionDescribed:
         session = await find_session(call.parts, params.key, params.agent_id, archived=True)
     except SessionNotFound:
         return SessionDescribed(session=None)
-    return SessionDescribed(session=await row_of(call, session))
+    compaction = await call.parts.store.compaction(session.session_id)
+    return SessionDescribed(session=await row_of(call, session), compaction=compaction)
 
 
 @method("sessions.preview", TokenScope.READ)

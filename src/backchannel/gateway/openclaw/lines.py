@@ -14,9 +14,18 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from backchannel.core.commands.control_words import CONTROL_WORDS
+from backchannel.core.compaction.entry import compaction_line
 from backchannel.core.flows.steps import is_of_flow, line_with_step
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, ProvenanceKind, Role, TextBlock, decode_message, encode_message
+from backchannel.core.messages import (
+    Message,
+    ProvenanceKind,
+    Role,
+    TextBlock,
+    decode_message,
+    encode_message,
+    text_content,
+)
 from backchannel.core.readable import text_for_people
 from backchannel.errors import InvalidSessionKey
 from backchannel.wire.shapes import Answer
@@ -24,6 +33,7 @@ from backchannel.wire.shapes import Answer
 OPENCLAW = "openclaw-"
 """The prefix of the client ids of OpenClaw's clients that show conversations."""
 
+_COMPACTION = b'"compaction":'
 _WORDS = tuple(word.encode() for word in CONTROL_WORDS)
 
 
@@ -41,6 +51,8 @@ class ForwardedMessage(Answer, frozen=True, kw_only=True):
 
 def line_for_people(line: bytes) -> bytes | None:
     """Write a line as people read it; None if it is not for them."""
+    if _COMPACTION in line and (entry := decode_message(line)).compaction is not None:
+        return encode_message(replace(entry, content=text_content(compaction_line(entry.compaction))))
     if not is_of_flow(line) and not any(word in line for word in _WORDS):
         return line
     message = decode_message(line)
@@ -80,11 +92,14 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
     id: Raw
     role: Role
     run_id: Raw = Raw(b"")
+    compaction: Raw = Raw(b"")
 
 
 _PLACE = b',"__openclaw":{"id":'
 _PLACE_OF_NOTE = b',"command":true' + _PLACE
 """OpenClaw's clients show a note only if it is marked as a command."""
+_PLACE_OF_SUMMARY = b',"__openclaw":{"kind":"compaction","id":'
+"""They show a line across the conversation for it."""
 
 _USER, _SYSTEM = Role.USER, Role.SYSTEM  # looking them up takes longer than asking a message for its role
 _read = msgspec.json.Decoder(_Line).decode
@@ -105,6 +120,8 @@ def placed(line: bytes, shown: bytes, seq: int) -> bytes:
     else:
         end = b',"runId":' + run + b"}}"
     begin = _PLACE_OF_NOTE if role is _SYSTEM else _PLACE
+    if message.compaction:
+        begin = _PLACE_OF_SUMMARY
     return b"".join((shown[:-1], begin, message.id, b',"seq":', str(seq + 1).encode(), end))
 
 

@@ -9,6 +9,7 @@ from backchannel.core.commands.texts import (
     LOGGED,
     ChildView,
     StatusView,
+    compact_text,
     find_child,
     help_text,
     info_text,
@@ -22,6 +23,7 @@ from backchannel.core.commands.texts import (
     stop_text,
     stopped_all_text,
     stopped_text,
+    undo_text,
     unknown_text,
 )
 from backchannel.core.facts import SessionChanged
@@ -34,7 +36,7 @@ from backchannel.core.policy.send_policy import Destination, SendPolicySettings,
 from backchannel.core.sessions import Session
 from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
 from backchannel.storage.tx import LIVE, Tx, required
-from backchannel.storage.units import approvals, idempotency, messages, pairing, runs, sessions
+from backchannel.storage.units import approvals, compactions, idempotency, messages, pairing, runs, sessions
 from backchannel.storage.units.flows import barriers, interruption, spawns
 from backchannel.storage.views import families, shown
 
@@ -58,6 +60,8 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
             if session is not None:
                 reset(tx, key)
             return new_text(had_any=session is not None)
+        case CommandName.COMPACT:
+            return _compact(tx, command, session)
         case CommandName.SEND:
             _set(tx, key, "send_policy", _POLICIES.get(command.word or ""))
             return send_text(command.word, at_webchat=asker.at_webchat)
@@ -74,6 +78,15 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
             return _answer(tx, command, ApprovalDecided.DENY, asker)
         case CommandName.PAIRING:
             return _pairing(tx, command, asker)
+
+
+def _compact(tx: Tx, command: Command, session: Session | None) -> str:
+    """Ask for a summary, or take the last one back."""
+    if session is None:
+        return compact_text(is_begun=False)
+    if command.word == "undo":
+        return undo_text(compactions.undo(tx, session.key))
+    return compact_text(is_begun=compactions.ask(tx, session, command.argument))
 
 
 def _answer(tx: Tx, command: Command, decision: ApprovalDecided, asker: Asker) -> str:
@@ -148,6 +161,7 @@ def _view(tx: Tx, session: Session | None, asker: Asker) -> StatusView:
         follows=follows,
         begun_ms=None if follows is None else max(0, tx.now - follows.ended_at),
         sending=may_send(asker.policy, destination, session.send_policy),
+        compaction=compactions.current(tx, session.session_id),
     )
 
 

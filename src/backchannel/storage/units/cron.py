@@ -185,7 +185,7 @@ def _check_own(stored: StoredJob) -> None:
 
 def _tell(tx: Tx, job: CronJob) -> None:
     """Record that the list of jobs has changed, where no run does."""
-    tx.tell(SessionChanged(str(_key(job, tx.scheme)), "job"))
+    tx.tell(SessionChanged(str(key_of(job, tx.scheme)), "job"))
 
 
 def _delete(tx: Tx, job_id: str) -> None:
@@ -240,10 +240,10 @@ def fire(tx: Tx, job_id: str) -> None:
     job, at = stored.job, stored.next_at
     if _has_come(tx, job, at):
         pass  # the clock was set back since
-    elif _is_skipped(tx, stored, at) or not _has_room(tx, _key(job, tx.scheme)):
+    elif _is_skipped(tx, stored, at) or not _has_room(tx, key_of(job, tx.scheme)):
         tx.run("UPDATE cron_jobs SET skipped = skipped + 1 WHERE id = ?", job_id)
         _tell(tx, job)
-    elif _is_being_deleted(tx, _key(job, tx.scheme)):
+    elif _is_being_deleted(tx, key_of(job, tx.scheme)):
         timers.set_timer(tx, CRON_TIMER, job_id, tx.now + AGAIN_MS)
         return
     else:
@@ -272,7 +272,7 @@ def run_now(tx: Tx, job_id: str) -> Run:
 
 def _start(tx: Tx, job: CronJob, at: int) -> Run:
     request = RunRequest(
-        key=_key(job, tx.scheme),
+        key=key_of(job, tx.scheme),
         content=text_content(job.message),
         provenance=_PROVENANCE,
         kind=RunKind.CRON,
@@ -287,7 +287,7 @@ def _start(tx: Tx, job: CronJob, at: int) -> Run:
     return run
 
 
-def _key(job: CronJob, scheme: KeyScheme) -> SessionKey:
+def key_of(job: CronJob, scheme: KeyScheme) -> SessionKey:
     return SessionKey.cron(job.agent_id or scheme.default_agent, job.id)
 
 
@@ -323,7 +323,7 @@ def _has_room(tx: Tx, key: SessionKey) -> bool:
 def _has_come(tx: Tx, job: CronJob, at: int) -> bool:
     """Whether a job has a run for this time."""
     run = runs.find(tx, _run_id(job, at))
-    return run is not None and run.kind is RunKind.CRON and run.session_key == str(_key(job, tx.scheme))
+    return run is not None and run.kind is RunKind.CRON and run.session_key == str(key_of(job, tx.scheme))
 
 
 def _last_alive(tx: Tx, stored: StoredJob) -> Run | None:

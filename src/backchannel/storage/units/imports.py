@@ -24,7 +24,7 @@ from backchannel.core.sessions import Session
 from backchannel.openclaw.entries import imported_key
 from backchannel.storage.tables import SESSION_IDS, SESSIONS
 from backchannel.storage.tx import Tx, required
-from backchannel.storage.units import messages, sessions
+from backchannel.storage.units import compactions, messages, sessions
 
 IMPORTING = "importing"
 """The end reason of a transcript whose session is not complete."""
@@ -207,6 +207,7 @@ def _finish(tx: Tx, session: Session) -> str | None:
         None if session.archived_at is None else "deleted",
         session.session_id,
     )
+    compactions.begin_at_last(tx, session.session_id)
     tx.tell(SessionChanged(session.key, "created"))
     return holder
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backchannel.core.messages import FIRST_PENDING, Message, PendingMessages, PendingPlace, Role, decode_message
+from backchannel.core.messages import (
+    FIRST_PENDING,
+    Message,
+    PendingMessages,
+    PendingPlace,
+    Role,
+    decode_message,
+    decode_messages,
+)
 from backchannel.core.sessions import EndedTranscript, OpenedSession, Session
 from backchannel.storage.tx import LIVE, Tx
 from backchannel.storage.units import inbox, messages, sessions
@@ -67,6 +75,14 @@ def transcript_start(tx: Tx, session_id: str) -> tuple[int, EndedTranscript | No
     if row is None:
         return 0, None
     return int(row[0]), None if row[1] is None else EndedTranscript(*row[1:])
+
+
+def last_messages(
+    tx: Tx, session_ids: Sequence[str], per_session: int, *, with_tools: bool
+) -> dict[str, list[Message]]:
+    """Read the last messages of many sessions in one query."""
+    found = messages.last_of_each(tx, session_ids, per_session, with_tools=with_tools)
+    return {session_id: decode_messages(lines) for session_id, lines in found.items()}
 
 
 def first_said(tx: Tx, session_ids: Sequence[str]) -> dict[str, Message]:

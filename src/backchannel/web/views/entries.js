@@ -35,7 +35,9 @@ function build({ messages, notes, prepended }, known) {
   const results = new Map();
   const called = new Set();
   const asked = new Map();
+  const undone = new Set();
   for (const message of messages) {
+    if (message.compaction?.undoes) undone.add(message.compaction.undoes);
     if (message.role === "toolResult") results.set(message.toolCallId, message);
     else if (message.role === "user" && message.runId) asked.set(message.runId, message);
     for (const block of message.content || []) if (block.type === "toolCall") called.add(block.id);
@@ -52,21 +54,22 @@ function build({ messages, notes, prepended }, known) {
   messages.forEach((message, index) => {
     const at = index - prepended;
     const isInCall = message.role === "toolResult" && called.has(message.toolCallId);
-    if (!isInCall) put(at, messageEntry(message, results, asked, entries, known));
+    if (!isInCall) put(at, messageEntry(message, { results, asked, undone }, entries, known));
     byRow.get(message.id)?.forEach((note) => put(at, noteEntry(note, entries, known)));
   });
   return { entries, groups: [...groups.values()].sort((a, b) => a.id - b.id) };
 }
 
-function messageEntry(message, results, asked, entries, known) {
+function messageEntry(message, { results, asked, undone }, entries, known) {
   const calls = (message.content || []).filter((block) => block.type === "toolCall");
   const own = calls.map((call) => results.get(call.id));
   const audience = message.role === "assistant" ? audienceOf(asked.get(message.runId)) : undefined;
+  const isUndone = undone.has(message.id);
   const before = known.get(message.id);
-  const isSame = before && before.message === message && before.own.every((each, index) => each === own[index]) && Boolean(before.audience) === Boolean(audience);
+  const isSame = before && before.message === message && before.own.every((each, index) => each === own[index]) && Boolean(before.audience) === Boolean(audience) && before.isUndone === isUndone;
   const entry = isSame
     ? before
-    : { id: message.id, message, reading: reading(message), own, results: new Map(calls.map((call, index) => [call.id, own[index]])), audience };
+    : { id: message.id, message, reading: reading(message), own, results: new Map(calls.map((call, index) => [call.id, own[index]])), audience, isUndone };
   entries.set(message.id, entry);
   return entry;
 }

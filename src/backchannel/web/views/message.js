@@ -87,7 +87,7 @@ function MachineryRow({ entry, agent, isTarget }) {
   const { message, reading } = entry;
   const who = reading.who === "agent" ? agent : reading.who === "session" ? sessionName(reading.sessionKey) : reading.name;
   return html`<div id=${`m-${message.id}`} class=${`machinery ${isTarget ? "target" : ""}`}>
-    <${Fold} class="quiet-fold" summary=${html`<${Text}>${who}<//>: ${reading.what || "nothing said"} <span class="machinery-time"><${When} ts=${message.timestamp} /></span>`}>
+    <${Fold} class="quiet-fold" summary=${html`<${Text}>${who}<//>: ${reading.what || "nothing said"}${entry.isUndone ? ", taken back" : ""} <span class="machinery-time"><${When} ts=${message.timestamp} /></span>`}>
       <${PlainText} text=${reading.machinery || "(empty)"} />
     <//>
   </div>`;

@@ -125,7 +125,7 @@ function Excerpt({ entry }) {
 
 function detailsOf(entry, axis) {
   const isKnown = ["text", "thinking", "arguments", "result", "error", "tokensIn", "tokensOut", "childKey",
-    "exchangeId"].some((name) => entry[name] !== undefined);
+    "exchangeId", "moved"].some((name) => entry[name] !== undefined);
   if (!isKnown) return null;
   return html`
     <p class="small muted">
@@ -133,6 +133,7 @@ function detailsOf(entry, axis) {
       ${entry.step !== undefined && html`, step ${entry.step}`}
     </p>
     <${Links} entry=${entry} />
+    ${entry.moved && html`<p class="small muted">Its request does not just extend the one before: ${visible(entry.moved)}.</p>`}
     ${entry.error && html`<${Part} name="Error"><${Quote} text=${entry.error} kind="bad" /><//>`}
     ${entry.thinking && html`<${Part} name="Thinking"><${Quote} text=${entry.thinking} kind="faint" /><//>`}
     ${entry.text && html`<${Part} name=${entry.kind === "queued" ? "Message" : "Text"}>

@@ -1,0 +1,239 @@
+"""Summaries: the covered part is read, and a model asked chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import msgspec
+
+from backchannel.agents.gates import Gate
+from backchannel.agents.models import Models
+from backchannel.config.agents import AgentSettings
+from backchannel.core.budget import MIN_BUDGET, context_budget, estimate_tokens, text_tokens
+from backchannel.core.compaction.entry import entry_text, files_in, summary_in
+from backchannel.core.compaction.prompting import (
+    SummaryFailed,
+    SummaryRoom,
+    chunk_tokens,
+    read_summary,
+    summary_request,
+)
+from backchannel.core.compaction.telling import CoveredPart
+from backchannel.core.compaction.values import MadeSummary
+from backchannel.core.contracts import Clock, Model, ModelFailed, ModelReply, ModelRequest
+from backchannel.core.cut import ContextMarks, Cut, beginning, read_cut
+from backchannel.core.messages import CompactionEntry, Message, Role, Usage, text_content, text_of
+from backchannel.core.requests import Conversation, Line, View, ViewStart
+from backchannel.core.run_order import in_order, settled_places
+from backchannel.core.text import storable_text
+from backchannel.runtime.supervisor import DatabaseWait
+from backchannel.storage.ids import new_id
+from backchannel.storage.store import Store
+from backchannel.storage.views.contexts import TranscriptPart
+
+SUMMARY_LIMIT_S = 300.0
+"""How long a model may take for one chunk."""
+_BYTES_PER_TOKEN = 4
+_READ_AT_ONCE = 256
+_LEAST_MESSAGES = 4
+_WORTH_MESSAGES = 16
+"""So many messages are worth a summary, however short they are. Else it would be made anew after each run."""
+_ASKED_REST = 4
+"""A person who asks for a summary wants a short view: a fourth of it stays."""
+
+
+class NothingToCompact(Exception):
+    """There is no older part that a summary could stand for."""
+
+
+class CompactionJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary to be made."""
+
+    key: str
+    session_id: str
+    agent: AgentSettings
+    model: Model
+    """The model of the conversation, whose window counts."""
+    is_shared: bool
+    prompt_tokens: int
+    """What a request has besides messages."""
+    run_id: str | None = None
+    wish: str | None = None
+    """What the summary should keep above all."""
+    is_asked: bool = False
+    """Whether a person asked for it."""
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What is covered, and how much room there is."""
+
+    cut: Cut
+    mark: str
+    place: ViewStart
+    earlier: Message | None
+    room: SummaryRoom
+    tokens: int
+    """Of all messages of a request, before."""
+
+
+class Summaries:
+    """Makes summaries; nothing is written here."""
+
+    def __init__(self, store: Store, models: Models, asking: Gate, clock: Clock, wait: DatabaseWait) -> None:
+        self._store = store
+        self._models = models
+        self._asking = asking
+        self._clock = clock
+        self._durably = wait.durably
+
+    async def make(self, job: CompactionJob) -> MadeSummary:
+        """Make a summary of the older part of a conversation.
+
+        Raises:
+            NothingToCompact, SummaryFailed, ModelFailed
+            UnknownModel, ModelUnusable: the model that writes summaries cannot be used.
+        """
+        read = partial(self._store.context, job.session_id, max_bytes=job.model.context_window * _BYTES_PER_TOKEN)
+        writer = job.model if job.agent.context.model is None else self._models.get(job.agent.context.model)
+        part = await self._durably(read)
+        plan = await asyncio.to_thread(_plan, job, part, writer.context_window)
+        covered = await self._covered(job, plan, writer)
+        before = "" if plan.earlier is None else plan.earlier.text
+        summary, usage, model = await self._summary(job, plan, writer, covered, summary_in(before))
+        work = await self._durably(partial(self._store.open_work, job.key, job.session_id, plan.place.seq))
+        text = entry_text(
+            summary,
+            work,
+            files_in(before) | covered.files,
+            plan.mark,
+            words_room=plan.room.words,
+            open_room=plan.room.open,
+        )
+        return self._made(job, plan, covered, text, usage, model)
+
+    async def _covered(self, job: CompactionJob, plan: _Plan, writer: Model) -> CoveredPart:
+        """Read the messages from after the last summary up to the new beginning."""
+        covered = CoveredPart(plan.mark, chunk_tokens(writer.context_window, plan.room))
+        low = plan.cut.covered
+        while low < plan.place.seq:
+            high = min(low + _READ_AT_ONCE, plan.place.seq)
+            lines = await self._durably(partial(self._store.lines_between, job.session_id, low, high))
+            await asyncio.to_thread(_add_all, covered, lines)
+            low = high
+        if covered.last_id is None or not covered.messages:
+            raise NothingToCompact("there is nothing to summarise")
+        return covered
+
+    async def _summary(
+        self, job: CompactionJob, plan: _Plan, writer: Model, covered: CoveredPart, earlier: str
+    ) -> tuple[str, Usage, str]:
+        """Ask the model for each chunk, each time with the summary so far."""
+        summary, used, model = earlier, Usage(), writer.ref
+        bound = covered.tokens + text_tokens(earlier)
+        for chunk in covered.chunks:
+            request = summary_request(summary, chunk, plan.room, job.wish, self._clock.now_ms())
+            reply = await self._ask(job, writer, request)
+            text = storable_text(text_of(reply.content))
+            summary, used, model = read_summary(text, plan.mark, plan.room, bound), _sum(used, reply.usage), reply.model
+        return summary, used, model
+
+    async def _ask(self, job: CompactionJob, writer: Model, request: ModelRequest) -> ModelReply:
+        self._store.check_lease()
+        limit = asyncio.timeout(SUMMARY_LIMIT_S)
+        reply: ModelReply | None = None
+        try:
+            async with self._asking.slot(job.agent.id, job.key, writer.ref, job.run_id), limit:
+                async for event in writer.stream(request):
+                    if isinstance(event, ModelReply):
+                        reply = event
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise SummaryFailed(f"the model wrote no summary within {SUMMARY_LIMIT_S:g} s") from None
+        if reply is None:
+            raise ModelFailed("the model ended its stream without a reply", retryable=True)
+        return reply
+
+    def _made(
+        self, job: CompactionJob, plan: _Plan, covered: CoveredPart, text: str, usage: Usage, model: str
+    ) -> MadeSummary:
+        earlier = None if plan.earlier is None else plan.earlier.compaction
+        after = job.prompt_tokens + plan.tokens - plan.place.tokens_before + text_tokens(text)
+        entry = CompactionEntry(
+            through_message_id=covered.last_id or "",
+            messages=covered.messages + (0 if earlier is None else earlier.messages),
+            tokens_before=job.prompt_tokens + plan.tokens,
+            tokens_after=after,
+            model=model,
+        )
+        if entry.tokens_after >= entry.tokens_before and not plan.cut.has_gap:
+            raise SummaryFailed("the summary is not shorter than what it covers")
+        message = Message(
+            id=new_id(),
+            role=Role.SYSTEM,
+            content=text_content(text),
+            timestamp=self._clock.now_ms(),
+            model=model,
+            usage=usage,
+            compaction=entry,
+        )
+        return MadeSummary(
+            key=job.key,
+            session_id=job.session_id,
+            expected=plan.cut,
+            place=plan.place,
+            is_short=covered.is_short or (plan.cut.is_short and not plan.cut.has_gap),
+            message=message,
+            usage=usage,
+        )
+
+
+def _plan(job: CompactionJob, part: TranscriptPart, writer_window: int) -> _Plan:
+    """Decide which part of a conversation is covered."""
+    cut = read_cut(part.head.cut)
+    window = cut.window_for(job.model.ref, job.model.context_window)
+    marks = ContextMarks.of(window, job.agent.context.at, job.agent.context.hard)
+    budget = context_budget(window, job.prompt_tokens, 0)
+    view = cut.view(part.head.mark, budget, is_shared=job.is_shared, shows_pictures=False)
+    conversation = _fold(part, view)
+    if job.is_asked and len(part.lines) < _LEAST_MESSAGES:
+        raise NothingToCompact("the conversation is short: there is nothing to summarise")
+    room = SummaryRoom.of(max(marks.rest - job.prompt_tokens, MIN_BUDGET), writer_window)
+    total = conversation.tokens()
+    stays = min(room.messages, total // _ASKED_REST) if job.is_asked else room.messages
+    place = beginning(conversation, stays)
+    if place is None and cut.has_gap:
+        place = ViewStart(cut.from_seq, 0, cut.question_seq)
+    if place is None or place.seq <= cut.covered:
+        raise NothingToCompact("all of the conversation is shown to the model, and fits")
+    earlier = part.summary
+    new = place.tokens_before - (0 if earlier is None else estimate_tokens(earlier))
+    is_little = new < max(window // 10, room.messages) and place.seq - cut.covered < _WORTH_MESSAGES
+    if is_little and not job.is_asked:
+        raise NothingToCompact("too little would be summarised")
+    return _Plan(cut, part.head.mark, place, earlier, room, total)
+
+
+def _fold(part: TranscriptPart, view: View) -> Conversation:
+    ordered = in_order(part.lines, None)
+    conversation = Conversation(view, part.summary, settled_places(ordered))
+    for seq, message in ordered:
+        conversation.add(seq, message)
+    return conversation
+
+
+def _add_all(covered: CoveredPart, lines: list[Line]) -> None:
+    for _, message in lines:
+        covered.add(message)
+
+
+def _sum(first: Usage, second: Usage) -> Usage:
+    costs = [usage.cost for usage in (first, second) if usage.cost is not None]
+    return Usage(
+        input=first.input + second.input,
+        output=first.output + second.output,
+        cache_read=first.cache_read + second.cache_read,
+        cache_write=first.cache_write + second.cache_write,
+        cost=sum(costs) if costs else None,
+    )
