@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from backchannel.agents.scripted import ScriptedModel
-from backchannel.core.contracts import ModelRequest
+from backchannel.agents.scripted import Reply, ScriptedModel
+from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.delivery.channels import InboundEvent
 from backchannel.core.keys import ChatType
 from backchannel.gateway.app import Gateway
@@ -20,7 +21,7 @@ from tests.runtime.test_kill import CONFIG, Outcomes, Scene
 from tests.support.children import Gate, family, spawn
 from tests.support.clocks import AheadClock
 from tests.support.far_end import FarEnd
-from tests.support.gateways import MAIN, echo, running, session_of, texts_of
+from tests.support.gateways import MAIN, dying, echo, ended, running, session_of, texts_of, transcript_of
 from tests.support.kill import kill_at_every_commit, transcript
 from tests.support.resting import at_rest
 from tests.support.talks import config as talk_config
@@ -187,3 +188,66 @@ async def test_a_restart_in_the_night_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, ScriptedModel(replies=echo), config=with_resets(CONFIG), clock=clock) as gateway:
         await gateway.ask("main", "good morning")
         assert await texts_of(gateway, MAIN) == ["good morning", "re: good morning"]
+
+
+# --- A summary is carried over ---
+
+CARRIED: dict[str, Any] = {**CONFIG, "session": {"reset": {"mode": "idle", "idleMinutes": 60, "carry": True}}}
+
+
+def remembering(request: ModelRequest) -> str:
+    """Summarise what is told as a conversation, and tell what the request begins with."""
+    if "<conversation>" in request.messages[-1].text:
+        return "The cat is called Minka."
+    return "Minka" if "The cat is called Minka." in request.messages[0].text else "yes"
+
+
+async def talked(gateway: Gateway) -> None:
+    for text in ("my cat is called Minka", "good", "and so on"):
+        await gateway.ask("main", text)
+
+
+async def test_with_carry_a_new_conversation_begins_with_a_summary_of_the_old_one(tmp_path: Path) -> None:
+    clock, model = AheadClock(0), ScriptedModel(replies=remembering)
+    async with running(tmp_path, model, config=CARRIED, clock=clock) as gateway:
+        await talked(gateway)
+        clock.ahead_s = TWO_HOURS
+        assert await gateway.ask("main", "what is my cat called?") == "Minka"
+        question, entry, answer = await transcript_of(gateway)
+        assert (question.text, answer.text) == ("what is my cat called?", "Minka")
+        assert entry.compaction is not None and entry.compaction.messages == 6
+        assert await gateway.ask("main", "and now?") == "Minka"
+        assert len([m for m in await transcript_of(gateway) if m.compaction]) == 1
+    assert not model.refused
+
+
+async def test_a_conversation_begins_without_a_summary_that_cannot_be_made(tmp_path: Path) -> None:
+    def unwilling(request: ModelRequest) -> str:
+        if "<conversation>" in request.messages[-1].text:
+            raise ModelFailed("no summaries here", retryable=False)
+        return "yes"
+
+    clock, model = AheadClock(0), ScriptedModel(replies=unwilling)
+    async with running(tmp_path, model, config=CARRIED, clock=clock) as gateway:
+        await talked(gateway)
+        clock.ahead_s = TWO_HOURS
+        assert await gateway.ask("main", "hello") == "yes"
+        assert await texts_of(gateway) == ["hello", "yes"]
+
+
+async def test_a_process_that_dies_while_it_carries_a_summary_over_carries_it_in_its_next_life(tmp_path: Path) -> None:
+    clock, reached = AheadClock(0), asyncio.Event()
+
+    def held_up(request: ModelRequest) -> Reply | str:
+        if "<conversation>" in request.messages[-1].text:
+            return Reply(text="never said", gate=asyncio.Event(), reached=reached)
+        return "yes"
+
+    async with dying(tmp_path, ScriptedModel(replies=held_up), config=CARRIED, clock=clock) as gateway:
+        await talked(gateway)
+        clock.ahead_s = TWO_HOURS
+        await gateway.submit("main", "what is my cat called?", run_id="r")
+        await reached.wait()
+    async with running(tmp_path, ScriptedModel(replies=remembering), config=CARRIED, clock=clock) as gateway:
+        assert (await ended(gateway, "r")).reply == "Minka"
+        assert len([m for m in await transcript_of(gateway) if m.compaction]) == 1

@@ -304,6 +304,8 @@ class TranscriptHead(msgspec.Struct, frozen=True):
     """Where a model's view begins, as stored (`core/cut.py`)."""
     shape: str | None
     """What surrounded the messages of the last request, as stored (`core/shape.py`)."""
+    carries_from: str | None = None
+    """The transcript before it, if this one begins with a summary of that."""
 
 
 class RunStarted(msgspec.Struct, frozen=True):

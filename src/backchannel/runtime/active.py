@@ -84,6 +84,8 @@ class ActiveRun:
         self.session = started.session
         """As it was when the run started, or was resumed."""
         self._head = started.head
+        self.has_carried = False
+        """Whether it has tried to begin its transcript with a summary of the one before."""
         self.hides_pictures = False
         """Whether its requests show no pictures, because the model failed with them."""
         self.has_compacted = False

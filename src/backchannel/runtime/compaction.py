@@ -179,7 +179,17 @@ class Compaction(Service):
         if active.has_compacted:
             return "it was tried before in this run"
         active.has_compacted = True
-        job = job_of(active, setup, prompt_tokens)
+        return await self._awaited(active, job_of(active, setup, prompt_tokens))
+
+    async def carry(self, active: ActiveRun, setup: RunSetup, prompt_tokens: int, earlier: str) -> bool:
+        """Begin a transcript with a summary of the one before it, once in a run; returns whether it was written."""
+        if active.has_carried:
+            return False
+        active.has_carried = True
+        job = msgspec.structs.replace(job_of(active, setup, prompt_tokens), carried_from=earlier)
+        return await self._awaited(active, job) is None
+
+    async def _awaited(self, active: ActiveRun, job: CompactionJob) -> str | None:
         why: str | None = "it was stopped"
         self._hub.publish(CompactionMoved(active.run, is_end=False))
         try:

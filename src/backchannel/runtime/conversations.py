@@ -153,6 +153,8 @@ class Conversations(Service):
         await self._compaction.take(active)
         for _ in range(_MOST_MOVES):
             view = await self._view(active, setup, encoder)
+            if await self._carried(active, setup, view):
+                continue
             cut = _next_cut(setup, view)
             if cut is None:
                 break
@@ -163,6 +165,13 @@ class Conversations(Service):
                 cut = replace(cut, reason=f"{cut.reason}, and there is no summary: {why}")
             await self._move(active, _head_of(view.kept), cut)
         return view
+
+    async def _carried(self, active: ActiveRun, setup: RunSetup, view: _View) -> bool:
+        """Begin a new transcript with a summary of the one before, if it is to; returns whether it does now."""
+        head = _head_of(view.kept)
+        if head.carries_from is None or head.next_seq > 1 or view.cut.summary_id is not None:
+            return False
+        return await self._compaction.carry(active, setup, view.prompt.tokens, head.carries_from)
 
     async def _move(self, active: ActiveRun, head: TranscriptHead, cut: Cut) -> None:
         await self._durably(partial(self._store.move_cut, active.fence, active.session_id, head.cut, cut))

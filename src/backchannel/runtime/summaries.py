@@ -22,7 +22,7 @@ from backchannel.core.compaction.prompting import (
 from backchannel.core.compaction.telling import CoveredPart
 from backchannel.core.compaction.values import MadeSummary
 from backchannel.core.contracts import Clock, Model, ModelFailed, ModelReply, ModelRequest
-from backchannel.core.cut import ContextMarks, Cut, beginning, read_cut
+from backchannel.core.cut import NO_CUT, ContextMarks, Cut, beginning, read_cut
 from backchannel.core.messages import CompactionEntry, Message, Role, Usage, text_content, text_of
 from backchannel.core.requests import Conversation, Line, View, ViewStart
 from backchannel.core.run_order import in_order, settled_places
@@ -63,6 +63,13 @@ class CompactionJob(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary should keep above all."""
     is_asked: bool = False
     """Whether a person asked for it."""
+    carried_from: str | None = None
+    """The transcript before this one, all of which is covered; else the older part of this one is."""
+
+    @property
+    def source(self) -> str:
+        """The transcript that is summarised."""
+        return self.carried_from or self.session_id
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -94,14 +101,14 @@ class Summaries:
             NothingToCompact, SummaryFailed, ModelFailed
             UnknownModel, ModelUnusable: the model that writes summaries cannot be used.
         """
-        read = partial(self._store.context, job.session_id, max_bytes=job.model.context_window * _BYTES_PER_TOKEN)
+        read = partial(self._store.context, job.source, max_bytes=job.model.context_window * _BYTES_PER_TOKEN)
         writer = job.model if job.agent.context.model is None else self._models.get(job.agent.context.model)
         part = await self._durably(read)
         plan = await asyncio.to_thread(_plan, job, part, writer.context_window)
         covered = await self._covered(job, plan, writer)
         before = "" if plan.earlier is None else plan.earlier.text
         summary, usage, model = await self._summary(job, plan, writer, covered, summary_in(before))
-        work = await self._durably(partial(self._store.open_work, job.key, job.session_id, plan.place.seq))
+        work = await self._durably(partial(self._store.open_work, job.key, job.source, plan.place.seq))
         text = entry_text(
             summary,
             work,
@@ -118,7 +125,7 @@ class Summaries:
         low = plan.cut.covered
         while low < plan.place.seq:
             high = min(low + _READ_AT_ONCE, plan.place.seq)
-            lines = await self._durably(partial(self._store.lines_between, job.session_id, low, high))
+            lines = await self._durably(partial(self._store.lines_between, job.source, low, high))
             await asyncio.to_thread(_add_all, covered, lines)
             low = high
         if covered.last_id is None or not covered.messages:
@@ -167,7 +174,7 @@ class Summaries:
             tokens_after=after,
             model=model,
         )
-        if entry.tokens_after >= entry.tokens_before and not plan.cut.has_gap:
+        if entry.tokens_after >= entry.tokens_before and not plan.cut.has_gap and job.carried_from is None:
             raise SummaryFailed("the summary is not shorter than what it covers")
         message = Message(
             id=new_id(),
@@ -181,8 +188,8 @@ class Summaries:
         return MadeSummary(
             key=job.key,
             session_id=job.session_id,
-            expected=plan.cut,
-            place=plan.place,
+            expected=plan.cut if job.carried_from is None else NO_CUT,
+            place=plan.place if job.carried_from is None else ViewStart(0, 0, None),
             is_short=covered.is_short or (plan.cut.is_short and not plan.cut.has_gap),
             message=message,
             usage=usage,
@@ -197,10 +204,13 @@ def _plan(job: CompactionJob, part: TranscriptPart, writer_window: int) -> _Plan
     budget = context_budget(window, job.prompt_tokens, 0)
     view = cut.view(part.head.mark, budget, is_shared=job.is_shared, shows_pictures=False)
     conversation = _fold(part, view)
-    if job.is_asked and len(part.lines) < _LEAST_MESSAGES:
+    if (job.is_asked or job.carried_from) and len(part.lines) < _LEAST_MESSAGES and part.summary is None:
         raise NothingToCompact("the conversation is short: there is nothing to summarise")
     room = SummaryRoom.of(max(marks.rest - job.prompt_tokens, MIN_BUDGET), writer_window)
     total = conversation.tokens()
+    if job.carried_from is not None:
+        end = ViewStart(part.head.next_seq, total, None)
+        return _Plan(cut, part.head.mark, end, part.summary, room, total)
     stays = min(room.messages, total // _ASKED_REST) if job.is_asked else room.messages
     place = beginning(conversation, stays)
     if place is None and cut.has_gap:

@@ -25,6 +25,8 @@ _LOOKED_BACK = 50
 FIRST_READ, MOST_READ = 8, 64
 """How many messages are read at a time. The first read is small: a message may have megabytes."""
 LARGEST_PAGE = 16 * 1024 * 1024
+HEAD = "mark, next_seq, cut, shape, CASE carries WHEN 1 THEN follows END"
+"""The columns of a `TranscriptHead`."""
 _BEHIND_ALL = 1 << 62
 
 
@@ -37,8 +39,8 @@ def append(
     the transcript, if it changed.
     """
     row = tx.one(
-        "UPDATE session_ids SET next_seq = next_seq + 1, shape = coalesce(?, shape) WHERE session_id = ? "
-        "RETURNING mark, next_seq, cut, shape",
+        "UPDATE session_ids SET next_seq = next_seq + 1, shape = coalesce(?, shape) "
+        f"WHERE session_id = ? RETURNING {HEAD}",
         shape,
         session_id,
     )

@@ -30,7 +30,7 @@ class TranscriptPart(msgspec.Struct, frozen=True):
 
 def head(tx: Tx, session_id: str) -> TranscriptHead:
     """Read the row of a transcript."""
-    row = tx.one("SELECT mark, next_seq, cut, shape FROM session_ids WHERE session_id = ?", session_id)
+    row = tx.one(f"SELECT {messages.HEAD} FROM session_ids WHERE session_id = ?", session_id)
     if row is None:
         raise LookupError(f"no transcript {session_id!r}")
     return TranscriptHead(*row)
