@@ -13,7 +13,7 @@ import pytest
 from backchannel.cli.client import GatewayClient
 from backchannel.cli.commands.tree import TreeView
 from backchannel.cli.finding import GatewayAddress
-from backchannel.wire.answers import Status
+from backchannel.wire.state_answers import Status
 from tests.tools.shelf import START_MS, Shelf
 
 from .conftest import Provider

@@ -11,9 +11,9 @@ from backchannel.core.cut import Cut, read_cut
 from backchannel.core.facts import MessageAppended
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, decode_message, encode_message
+from backchannel.core.requests import TranscriptPart
 from backchannel.errors import NotFound
 from backchannel.storage.store import Store
-from backchannel.storage.views.contexts import TranscriptPart
 from tests.storage.support import MAIN, Host, begin, converse, note, result_of, step, texts, transcript
 from tests.support.databases import broken_constraint
 

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from backchannel.wire.answers import *  # noqa: F403
     from backchannel.wire.jobs import *  # noqa: F403
     from backchannel.wire.rows import *  # noqa: F403
+    from backchannel.wire.state_answers import *  # noqa: F403
     from backchannel.wire.timeline import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        for module in ("wire.answers", "wire.rows", "wire.jobs", "wire.timeline"):
+        for module in ("wire.answers", "wire.rows", "wire.state_answers", "wire.jobs", "wire.timeline"):
             if found := getattr(import_module(f"backchannel.{module}"), name, None):
                 return found
         raise AttributeError(name)

@@ -49,6 +49,7 @@ from backchannel.core.messages import (
     text_content,
     text_of,
 )
+from backchannel.core.runs import TranscriptHead
 
 UNSEEN = "(an image, which this model cannot see)"
 NOT_AGAIN = "(an image, which is not shown again)"
@@ -68,6 +69,20 @@ _NO_OUTPUT = "(no output)"
 
 Line = tuple[int, Message]
 """A message with its place in the transcript."""
+
+
+class TranscriptPart(msgspec.Struct, frozen=True):
+    """What a model may be shown of a transcript."""
+
+    head: TranscriptHead
+    summary: Message | None
+    """The summary of what came before the cut."""
+    lines: list[Line]
+    """The messages from the cut on; before them a question there that was not yet answered."""
+    begins: int
+    """The place of the first message that was read, besides that question."""
+    is_whole: bool
+    """Whether that is the cut; else there was too much to read."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

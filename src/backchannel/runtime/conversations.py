@@ -1,8 +1,8 @@
 """Conversations: requests to models, each of which extends the one before.
 
 What a request holds is folded from the transcript (`core/requests.py`) and kept between two requests (`kept.py`). So a
-request costs what is new since the last one. Here the cut moves as well, in a commit before the request that needs it
-(`core/cut.py`), and a request that does not extend the last one gets the reason that is stored with its reply.
+request costs what is new since the last one. The cut moves here too, in a commit before the request that needs it
+(`core/cut.py`). A request that does not extend the last one gets a reason, which is stored with its reply.
 """
 
 from __future__ import annotations

@@ -24,13 +24,12 @@ from backchannel.core.compaction.values import MadeSummary
 from backchannel.core.contracts import Clock, Model, ModelFailed, ModelReply, ModelRequest
 from backchannel.core.cut import NO_CUT, ContextMarks, Cut, beginning, read_cut
 from backchannel.core.messages import CompactionEntry, Message, Role, Usage, text_content, text_of
-from backchannel.core.requests import Conversation, Line, View, ViewStart
+from backchannel.core.requests import Conversation, Line, TranscriptPart, View, ViewStart
 from backchannel.core.run_order import in_order, settled_places
 from backchannel.core.text import storable_text
 from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
-from backchannel.storage.views.contexts import TranscriptPart
 
 SUMMARY_LIMIT_S = 300.0
 """How long a model may take for one chunk."""

@@ -8,9 +8,9 @@ from backchannel.core.text import made_visible, one_line, quoted
 from backchannel.errors import SlotNotFound
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.parts import GatewayParts
-from backchannel.wire.answers import SlotEnded, SlotsListed
 from backchannel.wire.frames import IdParams, NoParams, TokenScope
 from backchannel.wire.rows import SlotUse
+from backchannel.wire.state_answers import SlotEnded, SlotsListed
 
 _WHAT_SHOWN = 120
 _MOST_LISTED = 500

@@ -17,10 +17,10 @@ from backchannel.gateway.openclaw.summaries import (
 )
 from backchannel.gateway.parts import GatewayParts
 from backchannel.version import __version__
-from backchannel.wire.answers import Health, Status
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import GatewayState, ServiceState
 from backchannel.wire.shapes import SharedParams
+from backchannel.wire.state_answers import Health, Status
 
 
 class GatewayStatusParams(SharedParams, frozen=True, kw_only=True):

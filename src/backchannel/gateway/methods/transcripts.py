@@ -22,9 +22,9 @@ from backchannel.gateway.calls import Call, method
 from backchannel.openclaw.entries import imported_key
 from backchannel.openclaw.files import iso_time
 from backchannel.openclaw.writing import entry_of, header_of
-from backchannel.wire.answers import ListedTranscript, TranscriptRebuilt, TranscriptsListed
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.shapes import Answer, Params
+from backchannel.wire.state_answers import ListedTranscript, TranscriptRebuilt, TranscriptsListed
 
 _LISTED, _MOST_LISTED, _MOST_KEYS = 100, 500, 100
 _FAR = 2**53

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from backchannel.core.cut import read_cut
 from backchannel.core.messages import Message, decode_message
-from backchannel.core.requests import Line
+from backchannel.core.requests import Line, TranscriptPart
 from backchannel.core.runs import TranscriptHead
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import messages
 
 _READ_AT_ONCE = 256
-
-
-class TranscriptPart(msgspec.Struct, frozen=True):
-    """What a model may be shown of a transcript."""
-
-    head: TranscriptHead
-    summary: Message | None
-    """The summary of what came before the cut."""
-    lines: list[Line]
-    """The messages from the cut on; before them a question there that was not yet answered."""
-    begins: int
-    """The place of the first message that was read, besides that question."""
-    is_whole: bool
-    """Whether that is the cut; else there was too much to read."""
 
 
 def head(tx: Tx, session_id: str) -> TranscriptHead:

@@ -1,0 +1,99 @@
+"""Answers about the gateway itself: health, status, slots and transcript files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import field
+
+from backchannel.wire.rows import (
+    ChannelState,
+    GatewayState,
+    HealthProblem,
+    ServiceState,
+    SlotCount,
+    SlotUse,
+)
+from backchannel.wire.shapes import Answer
+
+
+class Health(Answer, frozen=True, kw_only=True):
+    ok: bool
+    status: str
+    """`ok`, `degraded` or `unavailable`."""
+    ts: int
+    uptime_ms: int
+    default_agent_id: str
+    store: str
+    problems: list[HealthProblem]
+    agents: list[dict[str, Any]] = field(default_factory=list)
+    """For OpenClaw's clients, like `sessions`: `[{agentId, isDefault, heartbeat, sessions, name?}]`."""
+    sessions: dict[str, Any] | None = None
+
+
+class Status(Answer, frozen=True, kw_only=True):
+    version: str
+    status: str
+    """`ok`, `degraded` or `unavailable`."""
+    ts: int
+    uptime_ms: int
+    connections: int
+    runs: dict[str, int]
+    """`{queued, running, failed, setAside}`; `failed` counts the last 24 hours."""
+    deliveries: dict[str, int]
+    """`{waiting, failed, uncertain}`."""
+    approvals: dict[str, int]
+    """`{pending}`."""
+    pairings: dict[str, int]
+    """`{pending}`."""
+    channels: list[ChannelState]
+    commits: int
+    agents: list[str]
+    default_agent_id: str
+    model: str
+    gateways: list[GatewayState]
+    """The gateways on the same PostgreSQL."""
+    problems: list[HealthProblem]
+    sessions: dict[str, Any]
+    """`{count, defaults {model, contextTokens?}, byAgent}`, for OpenClaw's clients, like the four fields below."""
+    heartbeat: dict[str, Any]
+    tasks: dict[str, Any]
+    channel_summary: tuple[()]
+    queued_system_events: tuple[()]
+    services: list[ServiceState] = field(default_factory=list)
+    search: dict[str, int] | None = None
+    """`{unindexed}`: how many older messages the search does not find yet; absent when it finds all."""
+    sandbox: str | None = None
+    """The limit of the memory of sandboxes, if sessions have them."""
+    cli_projection: dict[str, Any] | None = None
+    """With `includeCliProjection`, for OpenClaw's command line."""
+
+
+class SlotsListed(Answer, frozen=True, kw_only=True):
+    kinds: list[SlotCount]
+    slots: list[SlotUse]
+    has_more: bool = False
+
+
+class SlotEnded(Answer, frozen=True, kw_only=True):
+    ok: bool
+    id: str
+
+
+class ListedTranscript(Answer, frozen=True, kw_only=True):
+    session_id: str
+    key: str
+    ended_at: int | None = None
+    end_reason: str | None = None
+
+
+class TranscriptsListed(Answer, frozen=True, kw_only=True):
+    transcripts: list[ListedTranscript]
+    next_cursor: str | None = None
+
+
+class TranscriptRebuilt(Answer, frozen=True, kw_only=True):
+    ok: bool
+    key: str
+    session_id: str
+    lines: int
