@@ -42,7 +42,8 @@ def test_the_help_of_a_command_is_not_cut_at_80_columns(words: tuple[str, ...]) 
     told = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).stdout
 
     assert "Usage: " in told
-    assert "..." not in told.replace("]...", "]")  # of the usage: an argument that may be repeated
+    repeated = told.replace("]...", "]").replace("}...", "}").replace("words...", "words")  # an argument that may be
+    assert "..." not in repeated
     assert all(len(line) <= 80 for line in told.splitlines())
 
 

@@ -172,7 +172,7 @@ def test_completion_goes_through_a_group_to_its_commands(program: Program) -> No
         return [given.split("\t")[0] for given in done.stdout.splitlines()]
 
     assert completed("") == list(CLI_COMMANDS)
-    assert completed("se") == ["send", "sessions"]
+    assert completed("se") == ["send", "search", "sessions"]
     assert "list" in completed("sessions ")
     assert "--follow" in completed("history --fo")
     assert completed("ls ") == list(CLI_COMMANDS)  # there is no such command, which is told when it is run

@@ -81,7 +81,7 @@ CLI_COMMANDS = {
     "migrate": CommandListed(MOVE, "migrate.migrate", "Move everything from the SQLite file into PostgreSQL, or back."),
     "config": CommandListed(START, "config.app", "Check, show and migrate the configuration."),
     "cron": CommandListed(TALK, "cron.app", "List, add, run and remove cron jobs."),
-    "sessions": CommandListed(LOOK, "sessions.app", "List, label, reset and delete sessions."),
+    "sessions": CommandListed(LOOK, "sessions.app", "List, change, compact and delete sessions."),
     "runs": CommandListed(LOOK, "runs.app", "List, show, wait for, stop and retry runs."),
     "slots": CommandListed(LOOK, "slots.app", "List active and waiting work, and end it."),
     "channels": CommandListed(LOOK, "channels.app", "List and test channels."),

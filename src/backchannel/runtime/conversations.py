@@ -19,7 +19,7 @@ from backchannel.core.budget import MIN_BUDGET, context_budget, estimate_tokens
 from backchannel.core.contracts import MessageEncoder, Model, ModelRequest, sees_images
 from backchannel.core.cut import ContextMarks, Cut, clear, hide_pictures, leave_out, narrowed, read_cut
 from backchannel.core.facts import MessageAppended, TranscriptClosed
-from backchannel.core.messages import Message
+from backchannel.core.messages import ImageBlock, Message
 from backchannel.core.requests import Conversation, Line, View
 from backchannel.core.runs import TranscriptHead
 from backchannel.core.shape import RequestShape, difference, digest, write_shape
@@ -111,7 +111,8 @@ class Conversations(Service):
             self._cache.drop(active.session_id)
             raise
         self._cache.put(active.session_id, view.kept)
-        return self._prepared(active, setup, view, encoder)
+        ending = b"" if encoder is None else await _ending(encoder, view)
+        return self._prepared(active, setup, view, None if encoder is None else ending)
 
     def committed(self, active: ActiveRun, prepared: PreparedRequest) -> None:
         """Take note that the reply to a request is stored, and the request's shape with it."""
@@ -245,16 +246,14 @@ class Conversations(Service):
 
     # --- The request ---
 
-    def _prepared(
-        self, active: ActiveRun, setup: RunSetup, view: _View, encoder: MessageEncoder | None
-    ) -> PreparedRequest:
+    def _prepared(self, active: ActiveRun, setup: RunSetup, view: _View, ending: bytes | None) -> PreparedRequest:
+        """Put a request together; `ending` is its last step as bytes, if the model takes bytes."""
         kept, head = view.kept, _head_of(view.kept)
         messages: Sequence[Message] = ()
         encoded: tuple[bytes, ...] | None = None
-        if encoder is None:
+        if ending is None:
             messages = (*kept.messages, *view.last_step)
         else:
-            ending = encoder.encode(view.last_step, is_last=True) if view.last_step else b""
             encoded = tuple(part for part in (bytes(kept.body), ending) if part)
         request = ModelRequest(
             system=view.prompt.system,
@@ -309,6 +308,15 @@ async def _encoder_of(model: Model) -> MessageEncoder | None:
     """Ask a model for its encoder; one that has none takes messages."""
     make = getattr(model, "encoder", None)
     return None if make is None else await make()
+
+
+async def _ending(encoder: MessageEncoder, view: _View) -> bytes:
+    """Encode the last step of a request; pictures take long, so they are written in a thread."""
+    if not view.last_step:
+        return b""
+    has_images = any(isinstance(block, ImageBlock) for message in view.last_step for block in message.content)
+    encode = partial(encoder.encode, view.last_step, is_last=True)
+    return await _beside(_FOLDED_AT_ONCE + 1 if has_images else 0, encode)
 
 
 def _name_of(encoder: MessageEncoder | None) -> str | None:

@@ -23,7 +23,7 @@ _PAGE = 1000
 
 T = TypeVar("T")
 
-app = typer.Typer(help="List, label, compact, reset and delete sessions.", rich_markup_mode=None)
+app = typer.Typer(help="List, change, compact and delete sessions.", rich_markup_mode=None)
 
 Key = Annotated[str, typer.Argument(metavar="SESSION", help=f"The session: {WHICH}.")]
 
@@ -108,7 +108,10 @@ def compact(
     undo: Annotated[bool, typer.Option("--undo", help="Take the last summary back.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Summarise the older part of a session for its model, and wait for that. The transcript stays whole."""
+    """Summarise the older part of a session.
+
+    The command waits for the summary. The model is shown it in place of the older part. The transcript stays whole.
+    """
     if undo and keep is not None:
         raise typer.BadParameter("give one of the two", param_hint="--keep / --undo")
     options = options_of(ctx)

@@ -56,6 +56,8 @@ class SearchWanted(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()
     is_current: bool = False
     """Whether only the transcript counts that a session has now, and none that was replaced."""
+    session_id: str | None = None
+    """Only this transcript."""
     archived: bool | None = None
     """Only archived sessions, or only others; None is both."""
 

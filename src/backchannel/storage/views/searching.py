@@ -110,7 +110,8 @@ def search_transcript(tx: Tx, session_id: str, query: SearchQuery, *, before: st
         row = tx.one("SELECT position FROM message_order WHERE session_id = ? AND seq = ?", session_id, seq)
         below = below if row is None else int(row[0])
     key = tx.one("SELECT key FROM session_ids WHERE session_id = ?", session_id)
-    wanted = SearchWanted(query=query, with_tools=True, keys=() if key is None else (str(key[0]),), is_current=True)
+    keys = () if key is None else (str(key[0]),)
+    wanted = SearchWanted(query=query, with_tools=True, keys=keys, session_id=session_id)
     return search(tx, wanted, below=below, limit=limit)
 
 
@@ -181,6 +182,7 @@ def _conditions(wanted: SearchWanted) -> tuple[str, list[Any]]:
         ("s.kind IN ({})", wanted.kinds or None),
         ("m.role IN ({})", wanted.roles or None),
         ("s.agent_id IN ({})", None if wanted.agent_id is None else (wanted.agent_id,)),
+        ("m.session_id IN ({})", None if wanted.session_id is None else (wanted.session_id,)),
     ):
         if given is not None:
             where.append(condition.format(marks(given)))
