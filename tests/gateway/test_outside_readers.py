@@ -13,7 +13,7 @@ import gc
 import http.client
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ import pytest
 from websockets.sync.client import connect
 
 from backchannel.channels.signing import SIGNATURE, sign
-from backchannel.gateway.app import Gateway
+from backchannel.gateway.app import Gateway, RunFailed
 from tests.support.beside import beside
 from tests.support.loop_time import loop_time
 from tests.support.mcp_caller import calling, server
-from tests.support.stub_provider import Answer, Call, StubProvider
+from tests.support.stub_provider import Answer, Call, Fault, StubProvider
 
 from .client import OPERATOR
 from .conftest import MakeWorld, World
@@ -227,6 +227,30 @@ async def test_a_models_reply_holds_nobody_up_whatever_it_says(
             side.tell(stub.then, Answer(text=text))
             with watched():
                 assert len(await gateway.ask("main", "speak")) > 10_000
+
+
+PARTS = "[],"
+"""What takes a decoder longest, for its length."""
+FOREIGN = {
+    "an event": (200, "text/event-stream", 'data: {"x":[%s1]}\n\n'),
+    "an error": (400, "application/json", '{"error":{"message":"no","x":[%s1]}}'),
+}
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_an_answer_of_a_provider_holds_nobody_up_whatever_is_in_it(tmp_path: Path, api: str, kind: str) -> None:
+    status, content_type, form = FOREIGN[kind]
+    with beside() as side:
+        stub = side.open(StubProvider())
+        provider = {"api": api, "baseUrl": stub.base_url, "apiKey": "a-key-of-the-tests"}
+        config = {"agents": {"defaults": {"model": "acme/m"}}, "models": {"providers": {"acme": provider}}}
+        async with Gateway.open(config, state=tmp_path / "state") as gateway:
+            side.tell(stub.then, Answer(text="the first of a provider imports its library"))
+            await gateway.ask("main", "hello")
+            side.tell(stub.then, Fault(status, body=form % (PARTS * 1_500_000), content_type=content_type))
+            with watched(), suppress(RunFailed):  # an error is told, and a broken stream is asked for again
+                await gateway.ask("main", "speak")
 
 
 async def test_pictures_of_a_request_hold_nobody_up(world: World) -> None:
