@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,6 +139,45 @@ async def test_an_endpoint_that_refuses_marks_is_asked_again_at_once_and_never_g
     assert stub.requests[1].body == stub.requests[3].body
     assert stub.requests[1].body["messages"][3]["content"][1]["input"] == ODD
     assert plain is not None and plain.name != marking.name
+
+
+class Crowd(StubProvider):
+    """A stand-in that answers none of the first three requests before all three have come."""
+
+    def __init__(self, refused: str) -> None:
+        super().__init__(reply=lambda asked: self.judge(asked, refused))
+        self.together = asyncio.Barrier(3)
+        self.come = 0
+
+    def judge(self, asked: Asked, refused: str) -> Told:
+        has_marks = refused == "cache_control" and any(marks_in(asked.body))
+        is_refused = has_marks or "prompt_cache_key" in asked.body
+        return Fault(400, f"{refused}: Extra inputs are not permitted") if is_refused else Answer(text="ok")
+
+    async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
+        self.come += 1
+        if self.come <= 3:
+            await self.together.wait()
+        await super()._answer(asked, writer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"), [("openai-compatible", "prompt_cache_key"), ("anthropic-compatible", "cache_control")]
+)
+async def test_each_of_several_refused_requests_is_asked_again(kind: str, refused: str) -> None:
+    async with Crowd(refused) as stub:
+        connection = Connection(Endpoint("acme", kind, stub.base_url, "k"))
+        model = ProviderModel(connection, MODELS[kind], context_window=1000)
+
+        async def reply(session: str) -> ModelReply:
+            events = [event async for event in model.stream(asking(cache_key=session))]
+            assert isinstance(events[-1], ModelReply)
+            return events[-1]
+
+        replies = await asyncio.gather(*map(reply, ("s-1", "s-2", "s-3")))
+        await connection.close()
+    assert [reply.content for reply in replies] == [(TextBlock(text="ok"),)] * 3
+    assert len(stub.requests) == 6
 
 
 async def test_another_refusal_is_not_tried_again() -> None:

@@ -111,10 +111,12 @@ class WireModel:
     async def _open(self, request: ModelRequest, steps: tuple[bytes, ...]) -> httpx2.Response:
         """Send a request until its answer begins; a request for caching that is refused is left out, for good."""
         while True:
-            frame = await self._frame(request)
-            if self._marks == "off" and self._endpoint.cache != "off" and self._endpoint.kind in ANTHROPIC_WIRES:
+            # Another request may learn something meanwhile. What counts is what was sent with this one.
+            marks, key = self._marks, self._cache_key(request)
+            frame = await self._frame(request, marks)
+            if marks == "off" and self._endpoint.cache != "off" and self._endpoint.kind in ANTHROPIC_WIRES:
                 steps = (*steps[:-1], without_marks(steps[-1])) if steps else steps
-            opening, elements = frame.fill(request.system, steps, self._cache_key(request))
+            opening, elements = frame.fill(request.system, steps, key)
             response = await self._http.send(_request(frame, opening, elements), stream=True)
             try:
                 if response.is_success:
@@ -126,26 +128,26 @@ class WireModel:
                 await response.aclose()
                 raise
             await response.aclose()
-            if not self._learns(response.status_code, body, request):
+            if not self._learns(response.status_code, body, has_key=bool(key), has_marks=marks != "off"):
                 raise ProviderError(body, response.status_code, response.headers)
 
-    def _learns(self, status: int, body: Any, request: ModelRequest) -> bool:
+    def _learns(self, status: int, body: Any, *, has_key: bool, has_marks: bool) -> bool:
         """Note that a compatible endpoint refuses a request for caching; false if that is not the reason."""
         words = words_of(body) if status in (400, 422) else ""
-        if "prompt_cache_key" in words and self._endpoint.kind != "openai" and self._cache_key(request):
+        if "prompt_cache_key" in words and self._endpoint.kind != "openai" and has_key:
             self._habits.takes_key = False
-        elif "cache_control" in words and self._endpoint.kind == "anthropic-compatible" and self._marks != "off":
+        elif "cache_control" in words and self._endpoint.kind == "anthropic-compatible" and has_marks:
             self._habits.takes_marks = False
         else:
             return False
         return True
 
-    async def _frame(self, request: ModelRequest) -> Frame:
-        parts = (request.tools, request.thinking, request.uses_tools, bool(request.system.strip()), self._marks)
+    async def _frame(self, request: ModelRequest, marks: str) -> Frame:
+        parts = (request.tools, request.thinking, request.uses_tools, bool(request.system.strip()), marks)
         key = msgspec.json.encode(parts)
         frame = self._frames.get(key)
         if frame is None:
-            frame = await asyncio.to_thread(partial(self._writer.write, request, marks=self._marks))
+            frame = await asyncio.to_thread(partial(self._writer.write, request, marks=marks))
             self._frames[key] = frame
             while len(self._frames) > MOST_FRAMES:
                 self._frames.popitem(last=False)
