@@ -189,6 +189,20 @@ async def test_a_model_gets_the_newest_part_when_not_all_fits(store: Store) -> N
     assert (part.begins, part.is_whole) == (192, False)
 
 
+@pytest.mark.parametrize("count", [7, 8, 9, 40, 128])
+async def test_the_newest_part_has_the_calls_of_its_results(store: Store, count: int) -> None:
+    await fill(store, 20)
+    started = await begin(store)
+    calls = (await store.commit_reply(started.fence, step(started, "look", ["a"] * count))).calls
+    for call in calls:
+        await store.commit_result(started.fence, result_of(call), 1)
+    part = await store.context(started.run.session_id or "", max_bytes=1)
+    roles = [message.role for _, message in part.lines]
+    assert roles[roles.index(Role.ASSISTANT) :] == [Role.ASSISTANT, *[Role.TOOL_RESULT] * count]
+    assert Role.TOOL_RESULT not in roles[: roles.index(Role.ASSISTANT)]
+    assert not part.is_whole
+
+
 async def test_all_of_a_short_transcript_is_read_though_it_does_not_fit(store: Store) -> None:
     session_id = await fill(store, 8)
     part = await store.context(session_id, max_bytes=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backchannel.core.cut import read_cut
-from backchannel.core.messages import Message, decode_message
+from backchannel.core.messages import Message, Role, decode_message
 from backchannel.core.requests import Line, TranscriptPart
 from backchannel.core.runs import TranscriptHead
 from backchannel.storage.tx import Tx
@@ -21,23 +21,28 @@ def head(tx: Tx, session_id: str) -> TranscriptHead:
 
 
 def from_cut(tx: Tx, session_id: str, *, max_bytes: int) -> TranscriptPart:
-    """Read a transcript from its cut on, or about `max_bytes` of its end."""
+    """Read a transcript from its cut on, or about `max_bytes` of its end.
+
+    It never begins with a tool result. Without its call a result is not shown, and the model would call again.
+    """
     found = head(tx, session_id)
     cut = read_cut(found.cut)
     rows: list[tuple[int, str]] = []
-    size, before, is_whole = 0, found.next_seq, False
-    while size < max_bytes and not is_whole:
+    size, before, is_whole, is_split = 0, found.next_seq, False, False
+    while (size < max_bytes or is_split) and not is_whole:
         part = tx.all(
-            "SELECT seq, body FROM messages WHERE session_id = ? AND seq >= ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+            "SELECT seq, body, role FROM messages WHERE session_id = ? AND seq >= ? AND seq < ? "
+            "ORDER BY seq DESC LIMIT ?",
             session_id,
             cut.from_seq,
             before,
-            messages.FIRST_READ if not rows else _READ_AT_ONCE,
+            messages.FIRST_READ if size >= max_bytes or not rows else _READ_AT_ONCE,
         )
-        rows += part
-        size += sum(len(body) for _, body in part)
+        rows += [(seq, body) for seq, body, _ in part]
+        size += sum(len(body) for _, body, _ in part)
         before = part[-1][0] if part else cut.from_seq
         is_whole = before <= cut.from_seq or not part
+        is_split = bool(part) and part[-1][2] == Role.TOOL_RESULT
     lines = [(seq, decode_message(body)) for seq, body in reversed(rows)]
     if cut.question_seq is not None:
         lines = lines_between(tx, session_id, cut.question_seq, cut.question_seq + 1) + lines
