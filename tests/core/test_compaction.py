@@ -97,6 +97,16 @@ def test_more_than_the_chunks_leaves_the_oldest_out_and_says_so() -> None:
     assert covered.messages < 60 and covered.last_id == "u59"
 
 
+@pytest.mark.parametrize("text", ["word " * 2_000, "語" * 6_000, "語" * 3_000 + "word " * 600])
+def test_no_chunk_is_longer_than_the_summarising_model_reads_at_a_time(text: str) -> None:
+    covered = CoveredPart(MARK, 200)
+    for at in range(3):
+        covered.add(user(f"{at} begins {text} ends"))
+    assert len(covered.chunks) == 3
+    assert all(text_tokens(chunk) <= 200 for chunk in covered.chunks)
+    assert all("begins" in chunk and chunk.endswith("ends") and "left out" in chunk for chunk in covered.chunks)
+
+
 def test_files_that_people_gave_and_the_agent_wrote_are_listed_and_carried_on() -> None:
     covered = CoveredPart(MARK, 1_000)
     covered.add(user("look\n[document plan.pdf, 2.1 MB, at received/plan.pdf]"))

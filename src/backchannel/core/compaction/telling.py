@@ -33,6 +33,7 @@ _LONGEST_ARGUMENTS = 400
 _LONGEST_RESULT = 800
 _ID_LIMIT = 128
 _LONGEST_PATH = 300
+_NOTICE = 40  # characters of the line about a cut
 _GIVEN = re.compile(r"^\[[^\[\]\n]{1,400}, at ([^\[\]\n,]{1,300})[^\[\]\n]{0,200}\]$", re.MULTILINE)
 """The line of a file that a person gave: see `core/delivery/received.py`."""
 _WRITERS = frozenset({"write", "edit"})
@@ -72,7 +73,7 @@ class CoveredPart:
         if message.compaction is not None:
             return
         self._note_files(message)
-        text = tell(message, self._mark)
+        text = _cut_to_tokens(tell(message, self._mark), self._chunk_tokens - 2)
         tokens = text_tokens(text) + 2
         if not self._chunks or self._chunks[-1][0].tokens + tokens > self._chunk_tokens:
             self._chunks.append((Chunk([], 0), 0))
@@ -170,3 +171,12 @@ def _cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[: limit * 2 // 3]} […{len(text) - limit} characters left out…] {text[-limit // 3 :]}"
+
+
+def _cut_to_tokens(text: str, most: int) -> str:
+    """Cut the middle out of a text that alone is longer than a chunk: a small window takes no longer question."""
+    shown, limit = text, len(text)
+    while (tokens := text_tokens(shown)) > most and limit > 1:
+        limit = max(1, limit * most // tokens - _NOTICE)
+        shown = _cut(text, limit)
+    return shown
