@@ -77,7 +77,7 @@ class ResetSettings(Settings, frozen=True, kw_only=True):
     ] = ResetMode.OFF
     at_hour: Annotated[int, setting("The hour of the day for `daily`, in `tz`.", ge=0, le=23)] = 4
     idle_minutes: Annotated[
-        IdleMinutes | None, setting("Minutes since the last use. `idle` needs it; with `daily`, the first mark counts.")
+        IdleMinutes | None, setting("Minutes since the last use. `idle` needs it; with `daily`, either is enough.")
     ] = None
     by_type: Annotated[ResetTypeSettings, setting("Other values for direct chats, groups or threads.")] = (
         ResetTypeSettings()
