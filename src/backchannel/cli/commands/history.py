@@ -39,7 +39,9 @@ def history(
     everything: Annotated[
         bool, typer.Option("--all", help="Also show texts for models only: prompts of exchanges, control words.")
     ] = False,
-    pending: Annotated[bool, typer.Option("--pending", help="Show every waiting message, not only the first.")] = False,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="Show every waiting message, not only the first 100.")
+    ] = False,
     as_json: AsJson = False,
     session: Annotated[str | None, typer.Option("--session", "-s", hidden=True, callback=_refuse_session)] = None,
 ) -> None:
