@@ -23,7 +23,10 @@ def search(
     words: Annotated[list[str], typer.Argument(help='Words, "a phrase" in quotes, or the beginning of a word*.')],
     session: Annotated[str | None, typer.Option("--session", "-s", help=f"Only this session: {WHICH}.")] = None,
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", help="Only sessions of this kind; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--kind", help="Only sessions of this kind: main, group, cron, hook, node or other. May be repeated."
+        ),
     ] = None,
     since: Annotated[
         int | None, typer.Option("--since", min=1, help="Only messages of the last so many minutes.")
