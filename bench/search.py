@@ -33,6 +33,8 @@ _QUERIES = {
     "the beginning of a word": "w12*",
     "a word of half the messages": "w3",
 }
+_ALL_QUERIED = "w9000 w40 w90 w1 w2 w12 w3"
+"""The first message, so that each query finds one among few messages too."""
 _BARE = "SELECT rowid FROM message_words WHERE message_words MATCH ? ORDER BY rowid DESC LIMIT 20"
 
 
@@ -101,7 +103,7 @@ def _messages(ids: list[str], count: int) -> Iterator[tuple[Any, ...]]:
     words = [f"w{n}" for n in range(1, _VOCABULARY)]
     weights = [1 / n for n in range(1, _VOCABULARY)]
     for n in range(count):
-        text = " ".join(chance.choices(words, weights, k=_WORDS_EACH))
+        text = _ALL_QUERIED if n == 0 else " ".join(chance.choices(words, weights, k=_WORDS_EACH))
         role = Role.USER if n % 2 else Role.ASSISTANT
         message = Message(id=uuid.uuid4().hex, role=role, content=text_content(text), timestamp=EPOCH_MS + n * 1000)
         yield ids[n % len(ids)], n // len(ids), message.id, role.value, encode_message(message).decode()
