@@ -19,6 +19,7 @@ from backchannel.version import __version__
 from tests.channels.desk import ChannelDesk, desk
 from tests.gateway.client import OPERATOR, Refused, connected
 from tests.support.far_end import FarEnd, Fault
+from tests.support.remembering import Remembering
 
 pytestmark = pytest.mark.anyio
 PAGE = Path(__file__).parents[2] / "docs/how-to/watch-it.md"
@@ -64,6 +65,22 @@ async def test_runs_their_time_tokens_and_cost_are_counted(tmp_path: Path) -> No
     assert told["backchannel_run_duration_seconds_bucket le=600.0"] == 2
     used = [told[f"backchannel_tokens_total direction={way} provider=scripted"] for way in ("input", "output")]
     assert used == [3, 1] and told["backchannel_cost_dollars_total provider=scripted"] == 0.5
+
+
+async def test_summaries_are_counted_like_replies(tmp_path: Path) -> None:
+    used = Usage(input=10, output=7, cache_read=200, cost=0.5)
+    scene = Remembering(summary=lambda request: Reply(text="all of it", usage=used))
+    async with desk(tmp_path, {}, model=scene.model) as world:
+        for n in range(6):
+            await world.gateway.ask("main", f"{n}: {'we talk of the weather ' * 40}")
+        before = await samples(world)
+        session = await world.gateway.store.session("agent:main:main")
+        assert session is not None
+        assert (await world.gateway.runtime.compaction.asked(session, None)).entry is not None
+        told = await samples(world)
+    cached = "backchannel_tokens_total direction=cache_read provider=scripted"
+    assert told[cached] - before.get(cached, 0) == 200
+    assert told["backchannel_cost_dollars_total provider=scripted"] == 0.5
 
 
 async def test_slots_are_counted_by_kind_and_agent(tmp_path: Path) -> None:

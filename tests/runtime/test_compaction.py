@@ -14,7 +14,7 @@ from backchannel.core.compaction.values import CompactionState
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.cut import Cut, read_cut
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Role
+from backchannel.core.messages import Message, Role, Usage
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from tests.support.gateways import CONFIG, MAIN, ended, running, session_of, transcript_of
@@ -80,6 +80,18 @@ async def test_a_fact_told_long_ago_is_answered_from_the_summary(tmp_path: Path)
         assert "summary of" in last and "message 0:" not in last
         assert any(message.text.startswith("message 0:") for message in transcript)
         assert not scene.model.refused
+
+
+async def test_what_a_summary_used_counts_for_its_session_cached_tokens_too(tmp_path: Path) -> None:
+    used = Usage(input=10, output=7, cache_read=200, cache_write=3, cost=0.5)
+    scene = Remembering(summary=lambda request: Reply(text="all of it", usage=used))
+    async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
+        await say(gateway, *(f"{n}: {FILLER}" for n in range(6)))
+        before = await session_of(gateway)
+        assert (await gateway.runtime.compaction.asked(before, None)).entry is not None
+        after = await session_of(gateway)
+    assert (after.tokens_in - before.tokens_in, after.tokens_out - before.tokens_out) == (213, 7)
+    assert (after.cost or 0) - (before.cost or 0) == pytest.approx(0.5)
 
 
 async def test_nobody_waits_for_a_summary_below_the_hard_mark(tmp_path: Path) -> None:

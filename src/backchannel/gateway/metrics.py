@@ -234,7 +234,8 @@ class Tally:
                 self._ended(event.run)
         elif isinstance(event, MessageAppended):
             said = event.message
-            if said.role is Role.ASSISTANT and said.usage is not None:
+            is_own = said.role is Role.ASSISTANT or said.compaction is not None  # a summary costs like a reply
+            if is_own and said.usage is not None:
                 self._used(said.model, said.usage)
         elif isinstance(event, DeliveryChanged) and event.delivery.state in DELIVERY_ENDS:
             self.deliveries[event.delivery.state] += 1

@@ -73,7 +73,7 @@ def _count(tx: Tx, made: MadeSummary) -> None:
     tx.run(
         "UPDATE sessions SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
         "cost = coalesce(cost + ?, cost, ?), total_tokens = ? WHERE key = ?",
-        usage.input,
+        usage.sent,
         usage.output,
         usage.cost,
         usage.cost,
