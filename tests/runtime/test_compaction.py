@@ -17,6 +17,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
+from backchannel.runtime.compaction import MOST_AT_ONCE, CompactionResult
 from tests.support.gateways import CONFIG, MAIN, ended, running, session_of, transcript_of
 from tests.support.remembering import Remembering, is_summary
 
@@ -321,3 +322,27 @@ async def test_an_undo_meanwhile_drops_the_summary_that_was_being_made(tmp_path:
         assert cut.is_undone and cut.summary_id is None
         assert "of the second part" not in str(await transcript_of(gateway))
         assert not scene.model.refused
+
+
+async def test_a_person_who_asked_is_answered_though_a_run_makes_the_summary_first(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    scene = Remembering(summary=lambda request: Reply(text="all of it", gate=gate))
+    async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
+        compaction, others = gateway.runtime.compaction, list[asyncio.Task[CompactionResult]]()
+        for n in range(MOST_AT_ONCE):  # others take all places
+            for text in ("one", "two", "three"):
+                await gateway.ask(f"agent:main:other{n}", f"{text}: {FILLER}")
+            other = await gateway.store.session(f"agent:main:other{n}")
+            assert other is not None
+            others.append(asyncio.create_task(compaction.asked(other, None)))
+        await say(gateway, *(f"{n}: {FILLER}" for n in range(20)))
+        asked = asyncio.create_task(compaction.asked(await session_of(gateway), None))
+        await asyncio.sleep(0)  # it begins
+        assert len(compaction._tasks) == MOST_AT_ONCE + 1
+        run = await gateway.submit("main", f"and now? {FILLER * 16}")
+        told = await asked
+        assert told.entry is None and told.reason is not None and "a run of this session" in told.reason
+        gate.set()
+        await ended(gateway, run.id)
+        assert len(entries(await transcript_of(gateway))) == 1
+        await asyncio.gather(*others)

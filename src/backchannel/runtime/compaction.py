@@ -49,6 +49,7 @@ _MOST_LOOKS = 720
 _LONGEST_REST, _MOST_RESTING = 32, 1000
 """After a failure some runs are passed over, more each time: a model that always fails costs little."""
 _CHANGED = "the conversation was changed meanwhile"
+_LEFT = "a run of this session needs a summary at once and makes it, or the gateway is stopping"
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
@@ -238,7 +239,8 @@ class Compaction(Service):
         task = self.beside(_asked_job(session, agent, model, wish))
         if task is None:
             return CompactionResult(reason="too many summaries are being made: ask again later")
-        return await asyncio.shield(task)
+        await asyncio.wait([task])  # it goes on if the person hangs up
+        return CompactionResult(reason=_LEFT) if task.cancelled() else task.result()
 
     async def undo(self, key: str, session_id: str | None = None) -> SummaryUndone:
         """Take the last summary of a session back; while a run is active, that happens when it has ended.
