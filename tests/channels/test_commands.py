@@ -396,6 +396,18 @@ async def test_the_status_tells_what_people_want_to_know(tmp_path: Path) -> None
         assert "Context" not in status and "Tokens: 1.6k" in status
 
 
+async def test_the_status_tells_how_much_of_the_last_request_came_from_the_cache(tmp_path: Path) -> None:
+    replies = [
+        Reply(text="one", usage=Usage(input=9, cache_write=91)),
+        Reply(text="two", usage=Usage(input=8, cache_read=92)),
+    ]
+    async with chat(tmp_path, replies) as room:
+        await room.asks("hello")
+        assert "Cache: 0% of the last request was read from it" in (await room.asks("/status")).splitlines()
+        await room.asks("and now?")
+        assert "Cache: 92% of the last request was read from it" in (await room.asks("/status")).splitlines()
+
+
 async def test_what_waits_and_what_is_read_never_shows_a_command(tmp_path: Path) -> None:
     held = Held()
     async with chat(tmp_path, held) as room, connected(room.world.url) as client:

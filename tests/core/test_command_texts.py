@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.commands.texts import StatusView, model_text, models_text, send_text, status_text, stop_text
+from backchannel.core.messages import Usage
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.sessions import Session
 
@@ -61,6 +62,15 @@ def test_the_status_tells_what_a_session_does_and_uses() -> None:
         "Sub-agents: 2 at work",
         "Sending: on",
     ]
+
+
+def test_the_status_tells_how_much_was_read_from_the_cache() -> None:
+    view = StatusView(
+        session(total_tokens=1000), cached_share=Usage(input=60, cache_read=925, cache_write=15).cached_share
+    )
+    assert "Cache: 92% of the last request was read from it" in status_text(view).splitlines()
+    assert Usage(input=1000, output=5).cached_share is None, "a provider without a cache"
+    assert Usage(input=10, cache_write=90).cached_share == 0
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ async def test_a_run_with_tools_shows_each_step_with_its_times_tokens_and_cost(t
         calls=(call("look", at="the sky"),),
         usage=Usage(input=10, output=3, cost=0.25),
     )
-    model = ScriptedModel(replies=[asking, Reply(text="It is blue.", usage=Usage(input=20, output=4, cost=0.5))])
+    cached = Usage(input=20, output=4, cache_read=180, cost=0.5)
+    model = ScriptedModel(replies=[asking, Reply(text="It is blue.", usage=cached)])
     async with running(tmp_path, model, config=ON_A_SOCKET, clock=clock) as gateway:
 
         @gateway.tool(effects="outside")
@@ -73,6 +74,7 @@ async def test_a_run_with_tools_shows_each_step_with_its_times_tokens_and_cost(t
     assert (tool["result"], tool["isError"], tool["callId"]) == ("the sky is blue", False, f"{run.id}/0/0")
     assert 120_000 <= tool["endedAt"] - tool["at"] < 180_000
     assert (second["step"], second["text"], second["cost"]) == (2, "It is blue.", 0.5)
+    assert (second["tokensIn"], second["tokensCached"]) == (200, 180) and "tokensCached" not in first
     assert second["at"] >= tool["endedAt"] and second["endedAt"] - second["at"] < 60_000
     assert (last["kind"], last["status"]) == ("ended", "ok")
 

@@ -49,7 +49,8 @@ def test_a_run_is_listed_with_its_state_tokens_cost_and_session_and_opens(
 def test_the_steps_of_a_run_are_shown_with_what_they_were_asked_and_answered(
     person: Person, gateway: GatewayProcess
 ) -> None:
-    gateway.answer(Answer(text="I look.", calls=(Call("agents_list", {}),)), "There are three of us.")
+    looks = Answer(text="I look.", calls=(Call("agents_list", {}),), input_tokens=2000, cached_tokens=1840)
+    gateway.answer(looks, "There are three of us.")
     run(gateway, "steps")
     page = person.open("#/runs/run-of-steps")
     expect(page.get_by_role("group", name="What it did")).to_be_visible()
@@ -59,6 +60,7 @@ def test_the_steps_of_a_run_are_shown_with_what_they_were_asked_and_answered(
         next(n for n, line in enumerate(lines) if word in line) for word in ("I look.", "agents_list", "There are")
     ]
     assert order == sorted(order)
+    assert "2.0k in (92 % cached), 5 out" in lines[order[0]]
     page.get_by_role("group", name="What it did").locator("summary", has_text="agents_list").click()
     expect(page.get_by_role("group", name="What it did")).to_contain_text('"researcher"')
 

@@ -138,6 +138,11 @@ class Usage(_Wire, frozen=True):
     def total(self) -> int:
         return self.sent + self.output
 
+    @property
+    def cached_share(self) -> float | None:
+        """The part of the input that was read from the provider's cache; None if that has none."""
+        return self.cache_read / self.sent if self.cache_read or self.cache_write else None
+
 
 class CompactionEntry(_Wire, frozen=True):
     """What a summary in a transcript stands for."""

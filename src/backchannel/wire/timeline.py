@@ -101,6 +101,8 @@ class TimelineEntry(Answer, frozen=True, kw_only=True):
     text: str | None = None
     thinking: str | None = None
     tokens_in: int | None = None
+    tokens_cached: int | None = None
+    """How many of `tokensIn` were read from the provider's cache."""
     tokens_out: int | None = None
     cost: float | None = None
     model: str | None = None
@@ -259,6 +261,7 @@ def _model(story: RunStory, reply: Message, step: int, since: int) -> TimelineEn
         text=cut(reply.text, TEXT_SHOWN) or None,
         thinking=cut(thinking, TEXT_SHOWN) or None,
         tokens_in=None if usage is None else usage.sent,
+        tokens_cached=None if usage is None or usage.cached_share is None else usage.cache_read,
         tokens_out=None if usage is None else usage.output,
         cost=None if usage is None else usage.cost,
         stop_reason=reply.stop_reason,

@@ -123,6 +123,8 @@ class StatusView:
     """How long ago that was."""
     compaction: CompactionEntry | None = None
     """The summary that stands for the older part."""
+    cached_share: float | None = None
+    """The part of the last request that was read from the provider's cache."""
 
 
 def status_text(view: StatusView) -> str:
@@ -131,7 +133,7 @@ def status_text(view: StatusView) -> str:
     if view.model is not None:
         lines.append(f"Model: {view.model}")
     if view.session is not None:
-        lines += [*_begun(view), *_context(view.session), _used(view.session)]
+        lines += [*_begun(view), *_context(view.session), *_cached(view.cached_share), _used(view.session)]
     if view.compaction is not None:
         lines.append(f"Summary: {compaction_line(view.compaction)}")
     if view.subagents:
@@ -166,6 +168,10 @@ def _context(session: Session) -> list[str]:
         return []
     window = f" of {show_count(session.context_tokens)}" if session.context_tokens else ""
     return [f"Context: {show_count(session.total_tokens)}{window} tokens"]
+
+
+def _cached(share: float | None) -> list[str]:
+    return [] if share is None else [f"Cache: {share:.0%} of the last request was read from it"]
 
 
 def _used(session: Session) -> str:

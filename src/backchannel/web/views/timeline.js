@@ -112,8 +112,14 @@ function Bar({ entry, axis, run }) {
 /** Tokens and cost of a model call, on one line. */
 function used(entry) {
   const tokens = entry.tokensIn === undefined && entry.tokensOut === undefined ? ""
-    : `${count(entry.tokensIn ?? 0)} in, ${count(entry.tokensOut ?? 0)} out`;
+    : `${count(entry.tokensIn ?? 0)} in${cached(entry)}, ${count(entry.tokensOut ?? 0)} out`;
   return [tokens, money(entry.cost)].filter(Boolean).join(" · ");
+}
+
+/** The share of a request that was read from the provider's cache. */
+function cached(entry) {
+  if (entry.tokensCached === undefined || !entry.tokensIn) return "";
+  return ` (${Math.round(100 * entry.tokensCached / entry.tokensIn)} % cached)`;
 }
 
 /** The line under a bar that tells most rows without opening them. */
