@@ -316,6 +316,18 @@ def test_an_idle_reset_needs_its_minutes() -> None:
     assert not findings({"session": {"reset": {"idleMinutes": 60, "byType": {"group": {"mode": "idle"}}}}})
 
 
+def test_the_hard_mark_is_above_the_other() -> None:
+    wrong = {"agents": {"defaults": {"context": {"at": 0.8, "hard": 0.8}}}}
+    assert errors(wrong) == ["agents.defaults.context.hard: got 0.8, expected more than `at`, which is 0.8"]
+    assert errors({"agents": {"defaults": {"context": {"at": 0.9}}}}) != []
+    assert not errors({"agents": {"defaults": {"context": {"at": 0.8, "hard": 0.81}}}})
+
+
+def test_the_model_of_summaries_is_checked_like_others() -> None:
+    (problem,) = errors({"agents": {"defaults": {"context": {"model": "mini"}}}})
+    assert problem.startswith("agents.defaults.context.model: ") and "expected `provider/model`" in problem
+
+
 def test_reset_settings_without_a_mode_cause_a_warning() -> None:
     [warning] = warnings({"session": {"reset": {"idleMinutes": 60}}})
 

@@ -226,6 +226,7 @@ def _model_references(file: ConfigFile) -> Iterator[tuple[SettingPath, str]]:
     refs: list[tuple[SettingPath, str | None]] = [
         (("agents", "defaults", "model"), defaults.model),
         (("agents", "defaults", "subagents", "model"), defaults.subagents.model),
+        (("agents", "defaults", "context", "model"), defaults.context.model),
     ]
     for index, agent in enumerate(file.agents.list):
         refs.append((("agents", "list", index, "model"), agent.model))
@@ -377,6 +378,14 @@ def _resets(file: ConfigFile) -> Iterator[SettingIssue]:
         yield SettingIssue("warning", path, 'has no effect until `mode` is "daily" or "idle"')
 
 
+def _context_marks(file: ConfigFile) -> Iterator[SettingIssue]:
+    """With `hard` at or below `at`, each summary would stand in the way of a run."""
+    context = file.agents.defaults.context
+    if context.hard <= context.at:
+        path = ("agents", "defaults", "context", "hard")
+        yield SettingIssue("error", path, f"got {context.hard:g}, expected more than `at`, which is {context.at:g}")
+
+
 def _shared_main_session(file: ConfigFile) -> Iterator[SettingIssue]:
     if file.session.dm_scope is not DmScope.MAIN and file.session.scope != "global":
         return
@@ -440,6 +449,7 @@ _RULES: tuple[Callable[[ConfigFile], Iterator[SettingIssue]], ...] = (
     _cron_deliveries,
     _time_zone,
     _resets,
+    _context_marks,
     _shared_main_session,
     _mcp_servers,
     _without_effect,
