@@ -53,7 +53,7 @@ const BEGUN = { daily: "for a new day", idle: "after a pause" };
 
 /** Why the transcript begins here: an earlier one ended. */
 function BegunAnew({ follows }) {
-  return html`<p class="muted small begun-anew" title=${`The earlier transcript is ${follows.sessionId}`}>This conversation began anew
+  return html`<p class="muted small begun-anew" title=${`The earlier transcript is ${follows.sessionId}`}>${"This conversation began anew "}
     ${clockTime(follows.endedAt, Date.now())}, ${BEGUN[follows.reason] ?? "by a reset"}</p>`;
 }
 

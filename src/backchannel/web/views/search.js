@@ -75,7 +75,7 @@ export function FoundMessages({ query }) {
     );
   }, [wanted]);
   if (!wanted || !found?.results.length) return null;
-  return html`<details class="fold found-messages"><summary><span>Messages</span> <span class="muted small">${found.results.length}${found.truncated ? " and more" : ""}</span></summary>
+  return html`<details class="fold found-messages" open><summary><span>Messages</span> <span class="muted small">${found.results.length}${found.truncated ? " and more" : ""}</span></summary>
     <ol class="matches" aria-label="Messages found">
       ${found.results.map((hit) => html`<li key=${hit.messageId}><a href=${href("sessions", hit.sessionKey, { message: hit.messageId })}>
         <span class="muted small cut"><bdi>${hit.sessionKey}</bdi> · ${SPEAKERS[hit.role] || hit.role} · <${When} ts=${hit.timestamp} /></span><span class="cut"><${Text}>${hit.snippet}<//></span></a></li>`)}
