@@ -54,13 +54,23 @@ def entry_text(
 ) -> str:
     """Write the text of an entry."""
     parts = [
-        summary,
+        _without_titles(summary),
         _part(_WORDS, last_words(work.people, words_room)),
         _part(_OPEN, _within([f"- {line}" for line in work.lines], open_room)),
         _part(_RESULTS, _within([_result(result) for result in work.results], open_room)),
         _part(_FILES, [f"- {path} ({how})" for path, how in files.items()]),
     ]
     return redact(strip_mark("\n\n".join(part for part in parts if part), mark))[0]
+
+
+def _without_titles(summary: str) -> str:
+    """Leave out lines of a model's text that would begin one of the other parts."""
+    return "\n".join(line for line in summary.splitlines() if _plain(line) not in _TITLES).strip()
+
+
+def _plain(line: str) -> str:
+    """Give the words of a line without case, signs around it and doubled spaces."""
+    return " ".join(line.casefold().replace("’", "'").split()).strip(" *#>_:-`")
 
 
 def _part(title: str, lines: Sequence[str]) -> str:
@@ -115,6 +125,9 @@ def _shortened(words: str, room: int) -> str:
 
 def _shown(chosen: Mapping[str, list[str]]) -> list[str]:
     return [line for person, words in chosen.items() if words for line in (f"{person}:", *reversed(words))]
+
+
+_TITLES = frozenset(map(_plain, _PARTS))
 
 
 # --- Reading an entry again ---
