@@ -17,7 +17,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.compaction import MOST_AT_ONCE, CompactionResult
+from backchannel.runtime.compaction import MOST_AT_ONCE, CompactionResult, _asked_job
 from tests.support.gateways import CONFIG, MAIN, ended, running, session_of, transcript_of
 from tests.support.remembering import Remembering, is_summary
 
@@ -291,6 +291,21 @@ async def test_an_undo_during_a_run_is_carried_out_when_the_run_has_ended(tmp_pa
         assert (await cut_of(gateway)).is_undone
         *_, last = entries(await transcript_of(gateway))
         assert last.compaction is not None and last.compaction.undoes is not None
+
+
+async def test_a_summary_that_a_run_wrote_and_a_person_took_back_is_not_written_again(tmp_path: Path) -> None:
+    scene = Remembering()
+    async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
+        await say(gateway, *(f"message {n}: {FILLER}" for n in range(6)))
+        compaction, session = gateway.runtime.compaction, await session_of(gateway)
+        agent = compaction._agents.get(session.agent_id)
+        job = _asked_job(session, agent, compaction._models.get(agent.model), None)
+        made = await compaction._summaries.make(job)
+        assert await gateway.store.commit_compaction(made) is CompactionState.DONE
+        assert (await compaction.undo(MAIN)).state is CompactionState.DONE
+        result = await compaction._written(made)
+        assert result.reason == "the conversation was changed meanwhile"
+        assert (await cut_of(gateway)).is_undone
 
 
 async def test_a_run_that_is_stopped_while_it_waits_for_a_summary_ends_and_writes_none(tmp_path: Path) -> None:

@@ -141,6 +141,8 @@ class Compaction(Service):
     async def _written(self, made: MadeSummary) -> CompactionResult:
         """Write a summary as soon as no run is active, unless a run of the session does."""
         for _ in range(_MOST_LOOKS):
+            if made.session_id not in self._ready:
+                break  # a run has written it, and it may be taken back by now
             ended = self._ends.setdefault(made.key, asyncio.Event())
             state = await self._durably(partial(self._store.commit_compaction, made))
             if state is not CompactionState.BUSY or made.session_id not in self._ready:
