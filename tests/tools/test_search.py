@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Role, ToolCallBlock
+from backchannel.core.messages import CompactionEntry, Role, ToolCallBlock
 from backchannel.errors import InvalidRequest
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.indexing import ENOUGH
@@ -130,6 +130,19 @@ async def test_pages_give_each_hit_once_best_first_and_a_cursor_belongs_to_its_q
         assert (await tools.sessions_search("needle"))["count"] == 20
         with pytest.raises(InvalidRequest, match="cursor"):
             await tools.sessions_search("other", **cursor)
+
+
+async def test_what_was_said_is_found_and_not_the_summaries_that_repeat_it(shelf: Shelf) -> None:
+    entry = CompactionEntry(through_message_id="m", messages=2, tokens_before=9, tokens_after=3, model="a/b")
+    repeats = [message("needle needle needle", Role.SYSTEM, compaction=entry) for _ in range(9)]
+    shelf.session(MAIN, "one needle", "much hay", *repeats, message("a needle noted", Role.SYSTEM))
+    async with shelf.opened(config()) as gateway:
+        tools = gateway.tools(MAIN)
+        minutes = (gateway.clock.now_ms() - START_MS) // 60_000 + 5
+        for more in ({}, {"since": minutes}):
+            found = await tools.sessions_search("needle", limit=5, **more)
+            assert {hit["snippet"] for hit in found["hits"]} == {"one needle", "a needle noted"}
+            assert "nextCursor" not in found
 
 
 async def test_what_is_hidden_cannot_be_found_out_by_searching_for_it(shelf: Shelf) -> None:

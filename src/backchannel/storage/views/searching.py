@@ -77,11 +77,14 @@ def ranked(tx: Tx, wanted: SearchWanted, *, place: SearchPlace, since: int | Non
 def _order(
     ranking: Ranking, found: Sequence[Match], wanted: SearchWanted, since: int | None, place: SearchPlace
 ) -> list[RankedMatch]:
-    """Put the matches of a window in order, and leave out those up to a place."""
+    """Put the matches of a window in order, and leave out those up to a place.
+
+    Summaries are left out too: they repeat what was said, and would stand before it.
+    """
     all_ranked = [
         RankedMatch(ranking.rank(_text(match.message, wanted), match.message.timestamp), match)
         for match in found
-        if since is None or match.message.timestamp >= since
+        if match.message.compaction is None and (since is None or match.message.timestamp >= since)
     ]
     all_ranked.sort(key=_place_in_window)
     if place.rank is None or place.position is None:
