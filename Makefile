@@ -69,11 +69,11 @@ test: $(VENV)/.ready needs ## Run the tests
 	$(if $(MEMORY),TMPDIR=$(MEMORY) )$(BIN)/pytest -n 3 --dist worksteal
 
 # Values, rules, the store on SQLite and the WebSocket door.
-QUICK := tests/test_architecture.py tests/core tests/config tests/tools tests/storage \
-         $(addprefix tests/gateway/test_,access.py chat.py frames.py handshake.py reference.py runs.py sessions.py)
+QUICK_TESTS := tests/test_architecture.py tests/core tests/config tests/tools tests/storage \
+               $(addprefix tests/gateway/test_,access.py chat.py frames.py handshake.py reference.py runs.py sessions.py)
 
 quick: $(VENV)/.ready ## Run the tests that answer in two minutes
-	$(if $(MEMORY),TMPDIR=$(MEMORY) )$(BIN)/pytest -n 3 --dist worksteal --database=sqlite -m 'not interop and not postgres' $(QUICK)
+	$(if $(MEMORY),TMPDIR=$(MEMORY) )$(BIN)/pytest -n 3 --dist worksteal --database=sqlite -m 'not interop and not postgres' $(QUICK_TESTS)
 
 test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on PostgreSQL; some of them are in `test` too
 	$(BIN)/pytest -n 3 --dist worksteal --timeout 180 --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py

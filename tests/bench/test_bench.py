@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from rich.console import Console
 
 from tests.web.browser import find_chromium
 
+PROJECT = Path(__file__).parents[2]
 TINY = Sizes(
     rounds=1,
     calls=4,
@@ -148,3 +151,11 @@ def test_a_plot_draws_each_curve_and_its_floor() -> None:
 
     assert len(lines) == 4
     assert ElementTree.fromstring(draw([])) is not None
+
+
+@pytest.mark.parametrize(("given", "is_quick"), [([], False), (["QUICK=1"], True)])
+def test_make_bench_measures_less_only_when_told_to(given: list[str], is_quick: bool) -> None:
+    recipe = ["make", "--dry-run", "--no-print-directory", "bench", *given]
+    env = {name: value for name, value in os.environ.items() if name not in ("QUICK", "MAKEFLAGS")}
+    shown = subprocess.run(recipe, cwd=PROJECT, env=env, capture_output=True, text=True, check=True).stdout
+    assert ("--quick" in shown) is is_quick
