@@ -361,3 +361,16 @@ async def test_a_person_who_asked_is_answered_though_a_run_makes_the_summary_fir
         await ended(gateway, run.id)
         assert len(entries(await transcript_of(gateway))) == 1
         await asyncio.gather(*others)
+
+
+async def test_a_summary_that_was_asked_for_counts_the_prompt_as_the_last_request_did(tmp_path: Path) -> None:
+    scene = Remembering()
+    scene._reply = lambda request: Reply(text="noted", usage=Usage(input=5_000, output=100))
+    async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
+        await say(gateway, *(f"{n}: {FILLER}" for n in range(8)))
+        session = await session_of(gateway)
+        made = await gateway.runtime.compaction.asked(session, None)
+        assert made.entry is not None
+        assert made.entry.tokens_before == session.total_tokens == 5_100
+        assert 2_000 < made.entry.tokens_after < 5_100
+        assert (await session_of(gateway)).total_tokens == made.entry.tokens_after

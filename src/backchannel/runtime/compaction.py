@@ -328,7 +328,8 @@ def _asked_job(session: Session, agent: AgentSettings, model: Model, wish: str |
         agent=agent,
         model=model,
         is_shared=session.is_shared,
-        prompt_tokens=0,
+        prompt_tokens=None,
+        used_tokens=session.total_tokens or 0,
         wish=wish,
         is_asked=True,
     )

@@ -55,8 +55,10 @@ class CompactionJob(msgspec.Struct, frozen=True, kw_only=True):
     model: Model
     """The model of the conversation, whose window counts."""
     is_shared: bool
-    prompt_tokens: int
-    """What a request has besides messages."""
+    prompt_tokens: int | None
+    """What a request has besides messages, if that is known."""
+    used_tokens: int = 0
+    """What the last request had in all, by its provider's count."""
     run_id: str | None = None
     wish: str | None = None
     """What the summary should keep above all."""
@@ -81,6 +83,8 @@ class _Plan(msgspec.Struct, frozen=True):
     room: SummaryRoom
     tokens: int
     """Of all messages of a request, before."""
+    prompt_tokens: int
+    """What a request has besides messages."""
 
 
 class Summaries:
@@ -165,11 +169,11 @@ class Summaries:
         self, job: CompactionJob, plan: _Plan, covered: CoveredPart, text: str, usage: Usage, model: str
     ) -> MadeSummary:
         earlier = None if plan.earlier is None else plan.earlier.compaction
-        after = job.prompt_tokens + plan.tokens - plan.place.tokens_before + text_tokens(text)
+        after = plan.prompt_tokens + plan.tokens - plan.place.tokens_before + text_tokens(text)
         entry = CompactionEntry(
             through_message_id=covered.last_id or "",
             messages=covered.messages + (0 if earlier is None else earlier.messages),
-            tokens_before=job.prompt_tokens + plan.tokens,
+            tokens_before=plan.prompt_tokens + plan.tokens,
             tokens_after=after,
             model=model,
         )
@@ -200,16 +204,17 @@ def _plan(job: CompactionJob, part: TranscriptPart, writer_window: int) -> _Plan
     cut = read_cut(part.head.cut)
     window = cut.window_for(job.model.ref, job.model.context_window)
     marks = ContextMarks.of(window, job.agent.context.at, job.agent.context.hard)
-    budget = context_budget(window, job.prompt_tokens, 0)
+    budget = context_budget(window, job.prompt_tokens or 0, 0)
     view = cut.view(part.head.mark, budget, is_shared=job.is_shared, shows_pictures=False)
     conversation = _fold(part, view)
     if (job.is_asked or job.carried_from) and len(part.lines) < _LEAST_MESSAGES and part.summary is None:
         raise NothingToCompact("the conversation is short: there is nothing to summarise")
-    room = SummaryRoom.of(max(marks.rest - job.prompt_tokens, MIN_BUDGET), writer_window)
     total = conversation.tokens()
+    prompt_tokens = max(0, job.used_tokens - total) if job.prompt_tokens is None else job.prompt_tokens
+    room = SummaryRoom.of(max(marks.rest - prompt_tokens, MIN_BUDGET), writer_window)
     if job.carried_from is not None:
         end = ViewStart(part.head.next_seq, total, None)
-        return _Plan(cut, part.head.mark, end, part.summary, room, total)
+        return _Plan(cut, part.head.mark, end, part.summary, room, total, prompt_tokens)
     stays = min(room.messages, total // _ASKED_REST) if job.is_asked else room.messages
     place = beginning(conversation, stays)
     if place is None and cut.has_gap:
@@ -221,7 +226,7 @@ def _plan(job: CompactionJob, part: TranscriptPart, writer_window: int) -> _Plan
     is_little = new < max(window // 10, room.messages) and place.seq - cut.covered < _WORTH_MESSAGES
     if is_little and not job.is_asked:
         raise NothingToCompact("too little would be summarised")
-    return _Plan(cut, part.head.mark, place, earlier, room, total)
+    return _Plan(cut, part.head.mark, place, earlier, room, total, prompt_tokens)
 
 
 def _fold(part: TranscriptPart, view: View) -> Conversation:
