@@ -39,9 +39,10 @@ def make_loops_weak(monkeypatch: pytest.MonkeyPatch) -> list[SupervisedLoop]:
 async def see_loops_recover(gateways: Sequence[Gateway], failed: list[SupervisedLoop]) -> set[str]:
     """Wait until each loop has failed and is up again; returns their names."""
     services = [service for gateway in gateways for service in gateway.runtime._services()]
+    moved = [gateway.runtime._wait for gateway in gateways] + [gateway.runtime.compaction for gateway in gateways]
     loops = {kept for service in services for kept in service.kept} - {
-        gateway.runtime._wait._state
-        for gateway in gateways  # no loop: the units that wait for the database move it
+        service._state
+        for service in moved  # no loops: units that wait for the database, and summaries, move them
     }
     async with asyncio.timeout(PATIENCE_S):
         while not (loops <= set(failed) and all(loop.health.is_up for loop in loops)):  # noqa: ASYNC110
