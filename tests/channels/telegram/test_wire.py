@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backchannel.core.delivery.channels import ChannelBusy, ChannelRefused, ChannelSilent, ChannelUnusable
+from backchannel.core.incoming_json import TooMuchJson
 from tests.support.servers import Break
 from tests.support.telegram import ANN, TOKEN, Fault, Telegram, Told
 
@@ -79,3 +82,14 @@ async def test_a_wish_to_be_asked_later_is_told_with_its_time_and_its_words(aske
         with pytest.raises(ChannelBusy, match="Telegram: Too Many Requests: <token>") as raised:
             await wire.download("f1", 1)
     assert raised.value.retry_after_s == wait_s
+
+
+def test_an_answer_of_very_many_parts_is_refused_before_it_is_decoded() -> None:
+    from backchannel.channels.telegram.wire import read_answer
+
+    began = time.thread_time()
+    with pytest.raises(TooMuchJson):
+        read_answer('{"ok":true,"result":[%s1]}' % ("[]," * 1_500_000))
+    assert time.thread_time() - began < 0.2
+    updates = [{"update_id": n, "message": {"text": "x" * 4_000}} for n in range(100)]
+    assert read_answer(json.dumps({"ok": True, "result": updates}))["result"] == updates

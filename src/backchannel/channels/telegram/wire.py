@@ -72,6 +72,7 @@ from backchannel.core.delivery.channels import (
     ChannelUnusable,
 )
 from backchannel.core.delivery.received import shown_size
+from backchannel.core.incoming_json import MOST_WORK, check_parts
 from backchannel.core.text import one_line
 
 CONNECT_LIMIT_S = 15.0
@@ -136,12 +137,22 @@ def _read_wish(content: str) -> tuple[str, float]:
     return str(said.get("description") or content), float(wait_s)
 
 
+def read_answer(content: str) -> Any:
+    """Decode an answer of the Bot API, whose server may be anybody's.
+
+    Raises:
+        TooMuchJson: that would hold up the gateway.
+    """
+    check_parts(content.encode("utf-8", "replace"), MOST_WORK)
+    return json.loads(content)
+
+
 class TelegramConnections:
     """The connections to one server of the Bot API, shared by all bots of a channel."""
 
     def __init__(self, api_root: str) -> None:
         limits: Any = ClientTimeout(total=_ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)  # aiogram hands it on to aiohttp
-        self.session = _Session(api=TelegramAPIServer.from_base(api_root), timeout=limits)
+        self.session = _Session(api=TelegramAPIServer.from_base(api_root), json_loads=read_answer, timeout=limits)
         self.takes_any_token = not is_telegrams_own(api_root)
 
     async def close(self) -> None:
