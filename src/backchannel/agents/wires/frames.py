@@ -81,7 +81,7 @@ class FrameWriter:
             self._transport.taken = None
             try:
                 asyncio.run(self._ask(settings, parameters))
-            except Exception:
+            except Exception:  # the transport raises on purpose, and each SDK wraps that in a type of its own
                 if self._transport.taken is None:
                     raise
             written = self._transport.give()

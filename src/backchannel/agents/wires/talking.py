@@ -124,7 +124,7 @@ class WireModel:
                         raise BadAnswer("the answer is compressed, and that was not asked for")
                     return response
                 body = read_error_body(await whole_body(response.aiter_raw(), _LONGEST_ERROR))
-            except BaseException:
+            except BaseException:  # a cancelled run too must give its connection back; the error goes on
                 await response.aclose()
                 raise
             await response.aclose()
