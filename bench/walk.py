@@ -145,9 +145,9 @@ STAGES: tuple[LifeStage, ...] = (
                 "core/requests.py:Conversation.add",
                 "The new message is added to the conversation, in an order that providers take.",
             ),
-            LifeStep("runtime/runner.py:Runner._stream", "The model is asked, and its reply is read as it comes."),
+            LifeStep("runtime/asking.py:Asking._stream", "The model is asked, and its reply is read as it comes."),
             LifeStep(
-                "runtime/runner.py:Runner._show", "Each piece is shown to whoever listens. Nothing is stored yet."
+                "runtime/asking.py:Asking._show", "Each piece is shown to whoever listens. Nothing is stored yet."
             ),
         ),
     ),

@@ -23,7 +23,7 @@ from backchannel.core.runs import RunKind
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.errors import NotFound
 from backchannel.gateway.app import Gateway
-from backchannel.runtime import runner
+from backchannel.runtime import asking
 from backchannel.runtime.events import ReplyGrew
 from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock
@@ -166,7 +166,7 @@ async def test_what_came_between_stays_above_the_reply(tmp_path: Path) -> None:
 async def test_no_two_edits_of_a_message_are_ever_on_their_way_at_once(
     tmp_path: Path, delay_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "DELTA_INTERVAL_S", 0.0)
+    monkeypatch.setattr(asking, "DELTA_INTERVAL_S", 0.0)
     platform = Platform()
     platform.delay = lambda: asyncio.sleep(delay_s)
 

@@ -17,7 +17,7 @@ from backchannel.core.delivery.channels import ChannelSilent
 from backchannel.core.messages import Role, Usage, text_content
 from backchannel.core.policy.pairing import APPROVED_TEXT, code_text
 from backchannel.gateway.app import Gateway
-from backchannel.runtime import runner
+from backchannel.runtime import asking
 from tests.conftest import CRASH_POINTS
 from tests.support.far_end import FarEnd, event, signed
 from tests.support.gateways import CONFIG
@@ -236,7 +236,7 @@ def _no_typing(*chat: object) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every piece of a reply is told at once."""
-    monkeypatch.setattr(runner, "DELTA_INTERVAL_S", 0.0)
+    monkeypatch.setattr(asking, "DELTA_INTERVAL_S", 0.0)
 
 
 @pytest.mark.usefixtures("quick")

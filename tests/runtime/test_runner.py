@@ -29,7 +29,7 @@ from backchannel.core.messages import ImageBlock, Message, Role, ThinkingBlock, 
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import SessionPatch
 from backchannel.gateway.app import Gateway, RunFailed
-from backchannel.runtime import active, runner
+from backchannel.runtime import active, asking
 from backchannel.runtime.events import ReplyGrew, ThinkingGrew, ToolEnded, ToolStarted
 from tests.support.clocks import StageClock
 from tests.support.gateways import (
@@ -436,7 +436,7 @@ async def test_a_failure_that_does_not_pass_ends_the_run_with_the_providers_word
     async with running(tmp_path, model, clock=clock) as gateway:
         run = await ended(gateway, (await gateway.submit("main", "hi")).id)
         assert (run.state, run.error_code, run.error) == (RunState.ERROR, "model_failed", "busy")
-        assert len(model.requests) == runner.ATTEMPTS == 5
+        assert len(model.requests) == asking.ATTEMPTS == 5
         assert await gateway.ask("main", "again") == "fine"
     assert not model.refused
 
@@ -539,7 +539,7 @@ async def test_whatever_a_model_raises_ends_the_run_and_not_the_lane(
 
 
 async def test_a_model_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "MODEL_CALL_LIMIT_S", 0.02)
+    monkeypatch.setattr(asking, "MODEL_CALL_LIMIT_S", 0.02)
     model = ScriptedModel(replies=[Reply(text="never", gate=asyncio.Event()), "fine"])
     async with running(tmp_path, model) as gateway:
         run = await ended(gateway, (await gateway.submit("main", "hi")).id)

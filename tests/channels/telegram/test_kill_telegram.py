@@ -15,7 +15,7 @@ from backchannel.channels.telegram.channel import TelegramChannel
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
 from backchannel.core.messages import Role, Usage, text_content
 from backchannel.gateway.app import Gateway
-from backchannel.runtime import runner
+from backchannel.runtime import asking
 from tests.conftest import CRASH_POINTS
 from tests.support.kill import kill_at_every_call, kill_at_every_commit
 from tests.support.resting import at_rest
@@ -141,7 +141,7 @@ class Announced(Grown):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every piece of a reply is shown at once."""
-    monkeypatch.setattr(runner, "DELTA_INTERVAL_S", 0.0)
+    monkeypatch.setattr(asking, "DELTA_INTERVAL_S", 0.0)
     monkeypatch.setattr(TelegramChannel, "draft_interval_s", 0.0)
 
 
