@@ -31,7 +31,8 @@ ORDER = [
 BESIDE = {frozenset({"channels", "triggers"})}
 """Layers of one height: neither imports the other."""
 SLICE = {
-    "core": ("__init__", "values", "entries", "lines", "writing"),
+    "core": ("__init__", "values", "words", "entries", "lines", "writing"),
+    "wire": ("jobs", "rows"),
     "config": ("settings", "rewriting", "migrating"),
     "storage": ("files",),
     "cli": ("importing", "exporting", "staging"),
@@ -382,3 +383,29 @@ def test_nobody_imports_from_the_folder_of_a_platform() -> None:
     for path in SOURCE.rglob("*.py"):
         if not homes & set(path.parents) and str(path.relative_to(SOURCE)) not in NAMES_A_PLATFORM:
             assert not [name for name in _imports(path) if f"{name}.".startswith(inside)], f"{path} knows a platform"
+
+
+OPENCLAW_WORDS = re.compile(
+    r"openclaw|\A(operator\.(pairing|approvals)|killed|isolated|agentTurn|dashboard:|allow-(once|always))\Z",
+    re.IGNORECASE,
+)
+"""Its name, and words that only its clients know."""
+NAMES_OPENCLAW = {
+    "cli/answers.py": "the command line reads its shapes",
+    "cli/commands/import_.py": "its database is recognised by name",
+    "gateway/table.py": "the table of methods names its groups",
+    "gateway/ws/websocket.py": "a client of its is recognised by name",
+}
+"""Files outside its folders that name it, each with the reason."""
+
+
+def test_openclaws_words_are_in_its_folders() -> None:
+    """Others import its shapes and translations, and write none of its words themselves."""
+    homes = {SOURCE / "openclaw", SOURCE / "gateway" / "openclaw"}
+    found: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        if not homes & set(path.parents):
+            words = {word for word in _words_of_code(path) if OPENCLAW_WORDS.search(word)} - {*_imports(path)}
+            found |= {str(path.relative_to(SOURCE)): words} if words else {}
+    assert {name: words for name, words in found.items() if name not in NAMES_OPENCLAW} == {}
+    assert set(found) == set(NAMES_OPENCLAW), "an exception that is no longer one goes"

@@ -11,9 +11,9 @@ from docs.build.answers import Shapes, meanings, paragraphs, show_value, table
 from backchannel.gateway.calls import Method
 from backchannel.gateway.openclaw.empty import EmptyMethod
 from backchannel.gateway.table import EVENTS, METHODS
+from backchannel.openclaw.rows import SessionRow
 from backchannel.version import PROTOCOL_VERSION
 from backchannel.wire.frames import Connect
-from backchannel.wire.rows import SessionRow
 from backchannel.wire.shapes import describe
 
 _METHODS_INTRO = f"""# Methods of the WebSocket protocol

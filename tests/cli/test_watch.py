@@ -12,8 +12,8 @@ from backchannel.cli.client import GatewayClient
 from backchannel.cli.commands.sessions import SessionsSnapshot, session_line
 from backchannel.cli.finding import GatewayAddress
 from backchannel.cli.live import Lines
+from backchannel.openclaw.rows import SessionRow
 from backchannel.wire.answers import SessionDeleted, SessionPatched
-from backchannel.wire.rows import SessionRow
 from tests.tools.shelf import Shelf
 
 from .conftest import Provider

@@ -55,15 +55,6 @@ class RunState(StrEnum):
         return self not in _LIVE
 
 
-OPENCLAW_ENDS = {
-    RunState.OK.value: "done",
-    RunState.ERROR.value: "failed",
-    RunState.TIMEOUT.value: "timeout",
-    RunState.ABORTED.value: "killed",
-}
-"""How a run ended, in the words of OpenClaw's gateway."""
-
-
 _LIVE = (RunState.QUEUED, RunState.RUNNING)
 
 

@@ -19,9 +19,9 @@ from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound, UnknownAgent
 from backchannel.gateway.parts import GatewayParts
+from backchannel.openclaw.rows import SessionRow
 from backchannel.tools.targets import addressed_before, look_up
 from backchannel.wire.answers import FoundKey, SessionFound
-from backchannel.wire.rows import SessionRow
 
 _SHORT_ID = re.compile("[0-9a-fA-F]{8,32}")
 _MOST_CANDIDATES = 10

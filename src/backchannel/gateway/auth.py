@@ -54,6 +54,7 @@ from backchannel.gateway.fields import IdempotencyKey
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.ws.peers import let_in
 from backchannel.gateway.ws.throttling import FailedAttempts, address_of
+from backchannel.openclaw.words import APPROVALS_SCOPE, PAIRING_SCOPE
 from backchannel.tools.base import Caller, Until
 from backchannel.tools.registry import find_tool, invoke
 from backchannel.wire.frames import Connect, TokenScope
@@ -62,8 +63,6 @@ from backchannel.wire.shapes import Params
 OPERATOR_TOKEN_ID = "operator"
 TOKEN_PREFIX = "bc_"
 MAX_WRONG_REMEMBERED = 10_000
-PAIRING, APPROVALS = "operator.pairing", "operator.approvals"
-"""The scopes of OpenClaw's clients for devices and approvals; here each is a part of the scope admin."""
 
 _ORDER = (TokenScope.READ, TokenScope.WRITE, TokenScope.ADMIN)
 
@@ -133,7 +132,7 @@ class TokenHolder:
         if not asked:
             return self
         asked = set(asked)
-        parts = asked & {PAIRING, APPROVALS} if TokenScope.ADMIN in self.scopes else frozenset()
+        parts = asked & {PAIRING_SCOPE, APPROVALS_SCOPE} if TokenScope.ADMIN in self.scopes else frozenset()
         return replace(self, scopes=self.scopes & expand_scopes(asked), parts=frozenset(parts))
 
     @property

@@ -27,11 +27,11 @@ import msgspec
 
 from backchannel.core.contracts import THINKING_LEVELS
 from backchannel.core.keys import ChatType, KeyScheme, SessionKey, is_full_key
-from backchannel.core.runs import OPENCLAW_ENDS
 from backchannel.core.sessions import Address, Session, write_address
 from backchannel.core.text import cut, stored_name
 from backchannel.errors import InvalidSessionKey
 from backchannel.openclaw.values import count_in, id_in, number_in, text_in, time_in, whole
+from backchannel.openclaw.words import RUN_ENDS
 
 DIRECT_CHANNELS = frozenset(
     ["whatsapp", "telegram", "discord", "signal", "imessage", "slack", "msteams", "matrix", "sms", "webchat"]
@@ -55,7 +55,7 @@ _SURROGATE = re.compile(r"\\u[dD]")
 """Perhaps a lone surrogate; files without any need not be walked through."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _VERBOSE = {"on": "on", "full": "on", "off": "off"}
-_STATES = {shown: state for state, shown in OPENCLAW_ENDS.items()}
+_STATES = {shown: state for state, shown in RUN_ENDS.items()}
 
 
 def imported_key(agent: str, session_id: str) -> SessionKey:

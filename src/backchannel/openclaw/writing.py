@@ -12,9 +12,9 @@ import msgspec
 
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage
-from backchannel.core.runs import OPENCLAW_ENDS
 from backchannel.core.sessions import Session
 from backchannel.openclaw.lines import COMPACTION, HEADER, OWN_NOTE
+from backchannel.openclaw.words import RUN_ENDS
 
 VERSION = 3
 
@@ -46,7 +46,7 @@ def entry_of(session: Session) -> dict[str, Any]:
         "sendPolicy": session.send_policy,
         "systemSent": session.system_sent,
         "abortedLastRun": session.aborted_last_run,
-        "status": OPENCLAW_ENDS.get(session.last_state or ""),
+        "status": RUN_ENDS.get(session.last_state or ""),
         "inputTokens": session.tokens_in,
         "outputTokens": session.tokens_out,
         "totalTokens": session.total_tokens,

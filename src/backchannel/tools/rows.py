@@ -15,22 +15,14 @@ from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message
 from backchannel.core.policy.approvals import Approval
 from backchannel.core.readable import text_for_people
-from backchannel.core.runs import OPENCLAW_ENDS, Run, RunState
+from backchannel.core.runs import Run, RunState
 from backchannel.core.sessions import WEBCHAT, Session, SessionStatus
 from backchannel.core.text import ELLIPSIS, one_line, shown_name
 from backchannel.errors import UnknownAgent, UnknownModel
+from backchannel.openclaw.rows import SessionRow
+from backchannel.openclaw.words import RUN_ENDS, session_kind
 from backchannel.tools.base import Parts
-from backchannel.wire.rows import (
-    ApprovalRow,
-    DeliveryRow,
-    ModelShown,
-    PartRow,
-    ReceiptRow,
-    RetryRow,
-    Row,
-    RunRow,
-    SessionRow,
-)
+from backchannel.wire.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow, ReceiptRow, RetryRow, Row, RunRow
 
 PREVIEW_CHARS, TITLE_CHARS = 240, 64
 _UNKNOWN = ModelShown()
@@ -66,12 +58,12 @@ class Rows:
         is_idle = status is SessionStatus.IDLE
         return SessionRow(
             *self._fields(session),
-            kind=self._kind(session),
+            kind=session_kind(session.kind, is_shared=self._is_shared(session)),
             classification=session.kind,
             created_at=session.created_at,
             has_active_run=not is_idle,
             active_run_ids=live,
-            status=OPENCLAW_ENDS.get(session.last_state or "") if is_idle else status.value,
+            status=RUN_ENDS.get(session.last_state or "") if is_idle else status.value,
             archived=session.archived_at is not None,
             total_tokens_fresh=session.total_tokens is not None,
             input_tokens=session.tokens_in,
@@ -81,13 +73,10 @@ class Rows:
             derived_title=title,
         )
 
-    def _kind(self, session: Session) -> str:
-        """Tell what a session is to OpenClaw's clients; which agent's main session it is, they read from its key."""
-        if session.kind == Kind.GROUP:
-            return "group"
+    def _is_shared(self, session: Session) -> bool:
+        """Whether all direct chats of its agent take place in it."""
         scheme = self._parts.scheme
-        is_shared = scheme.global_scope and session.key == str(scheme.main(session.agent_id))
-        return "global" if is_shared else "direct"
+        return scheme.global_scope and session.key == str(scheme.main(session.agent_id))
 
     def _fields(self, session: Session) -> tuple[Any, ...]:
         """Give what both rows have, in the order of `SessionFields`."""

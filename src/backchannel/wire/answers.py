@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Raw
 
 from backchannel.core.messages import CompactionEntry, Message, Usage
+from backchannel.openclaw.rows import SessionRow, TerminalReply
 from backchannel.wire.rows import (
     AgentShown,
     ApprovalRow,
@@ -23,7 +24,6 @@ from backchannel.wire.rows import (
     ReceiptRow,
     Row,
     RunRow,
-    SessionRow,
     SpawnShown,
     TokenShown,
     TreeNode,
@@ -42,11 +42,6 @@ class ReceivedFrame(Answer, frozen=True, kw_only=True):
     seq: int | None = None
     payload: Raw = Raw(b"{}")
     error: dict[str, Any] | None = None
-
-
-NAMED_PER_AGENT = "per-sender"
-"""The scope in answers, even if all direct chats share a session. With the scope `global`, OpenClaw's clients would
-write `global` for every main session; here each agent has one, called `main`."""
 
 
 class SessionDefaults(Answer, frozen=True, kw_only=True):
@@ -272,13 +267,6 @@ class ChatAborted(Answer, frozen=True, kw_only=True):
     ok: bool
     aborted: bool
     run_ids: list[str]
-
-
-class TerminalReply(Answer, frozen=True, kw_only=True, omit_defaults=False):
-    """A reply in the form that OpenClaw's clients look for after a reconnect."""
-
-    disposition: str = "visible"
-    text: str
 
 
 class RunWaited(Answer, frozen=True, kw_only=True):

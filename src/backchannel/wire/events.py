@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Raw
 
 from backchannel.core.messages import Block, Role
-from backchannel.wire.rows import SessionRow
+from backchannel.openclaw.rows import SessionRow
 from backchannel.wire.shapes import Answer
 
 

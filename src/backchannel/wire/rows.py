@@ -51,37 +51,6 @@ class Row(SessionFields, frozen=True, kw_only=True):
     messages: Annotated[list[msgspec.Raw] | None, doc("The last messages, with `messageLimit`.")] = None
 
 
-class SessionRow(SessionFields, frozen=True, kw_only=True):
-    """A session, as methods and events show it to operators, in the words of OpenClaw's gateway."""
-
-    kind: Annotated[str, doc("`group`; `global`, with `session.scope` global, for main sessions; else `direct`.")]
-    classification: Annotated[str, doc("`main`, `group`, `cron`, `hook`, `node` or `other`: the `kind` of the tools.")]
-    created_at: Annotated[int, doc("When it was made, in milliseconds since 1970.")]
-    has_active_run: Annotated[bool, doc("Whether a run of it is not over.")]
-    active_run_ids: Annotated[list[str], doc("Those runs, the first ones of very many, in their order.")]
-    status: Annotated[
-        str | None,
-        doc(
-            "`running` or `queued`, else how the last run of its transcript ended: `done`, `failed`, `timeout` or "
-            "`killed`, which is aborted."
-        ),
-    ] = None
-    archived: Annotated[bool, doc("Whether it is archived.")] = False
-    total_tokens_fresh: Annotated[bool, doc("Whether `totalTokens` is known: it is that of the last reply.")] = False
-    input_tokens: Annotated[int | None, doc("What its models were sent in all.")] = None
-    output_tokens: Annotated[int | None, doc("What they replied in all.")] = None
-    estimated_cost_usd: Annotated[float | None, doc("What that cost, where the prices are known.")] = None
-    last_message_preview: Annotated[str | None, doc("Only in `sessions.list`, when asked for.")] = None
-    derived_title: Annotated[
-        str | None, doc("Its label, else its name, else what was said first; only in `sessions.list`, when asked for.")
-    ] = None
-
-    @property
-    def activity(self) -> str:
-        """What it does now, as the tools say it."""
-        return self.status if self.status and self.has_active_run else "idle"
-
-
 class ModelShown(Answer, frozen=True, kw_only=True):
     """A model, as rows and defaults name it."""
 

@@ -13,9 +13,9 @@ from backchannel.core.contracts import Clock
 from backchannel.core.facts import SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.errors import GatewayError
+from backchannel.openclaw.rows import SessionRow
 from backchannel.wire.events import SessionsChanged
 from backchannel.wire.frames import show_event_head
-from backchannel.wire.rows import SessionRow
 
 LookUp = Callable[[str], Awaitable[SessionRow | None]]
 """Reads the row of a session."""

@@ -6,7 +6,8 @@ from backchannel.agents.sandbox.sandboxes import workspace_of
 from backchannel.core.keys import normalise_agent_id
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.parts import GatewayParts
-from backchannel.wire.answers import NAMED_PER_AGENT, AgentForgotten, AgentsListed
+from backchannel.openclaw.words import NAMED_PER_AGENT
+from backchannel.wire.answers import AgentForgotten, AgentsListed
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import AgentDetails, AgentModel, AgentShown, AgentSubagents, AgentTool
 from backchannel.wire.shapes import Params

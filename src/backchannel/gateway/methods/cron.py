@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta
 
 from backchannel.config.schema_doors import CronDeliver, CronJob
 from backchannel.core.keys import SessionKey, normalise_agent_id
-from backchannel.core.runs import MAX_RUN_S, Run, RunState
+from backchannel.core.runs import MAX_RUN_S, Run
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, JobExists
 from backchannel.gateway.calls import Call, method
@@ -26,16 +26,12 @@ from backchannel.gateway.openclaw.job_shapes import (
     preview_delivery,
     read_delivery,
     read_given_schedule,
-    show_delivery,
-    show_name,
-    show_payload,
-    show_schedule,
+    show_job,
 )
+from backchannel.openclaw.jobs import DeliveryPreview, JobPage, JobSchedule, JobView
 from backchannel.storage.jobs import ListedJob
-from backchannel.tools.rows import duration_ms
 from backchannel.wire.answers import JobFired, JobRemoved
 from backchannel.wire.frames import TokenScope
-from backchannel.wire.jobs import DeliveryPreview, JobPage, JobSchedule, JobStateView, JobView
 from backchannel.wire.rows import JobShown, LastRun
 from backchannel.wire.shapes import Params, SharedParams
 
@@ -228,38 +224,7 @@ def job_key(call: Call, listed: ListedJob) -> SessionKey:
 
 def view_job(call: Call, listed: ListedJob) -> JobView:
     """Show a job in OpenClaw's shape, and in ours under `backchannel`."""
-    shown, job = _shown(call, listed), listed.stored.job
-    return JobView(
-        id=shown.id,
-        name=show_name(job),
-        enabled=job.enabled,
-        agent_id=shown.agent_id,
-        session_key=shown.session_key,
-        created_at_ms=shown.created_at,
-        updated_at_ms=listed.stored.updated_at or shown.created_at,
-        schedule=show_schedule(job),
-        session_target="isolated",
-        wake_mode="now",
-        payload=show_payload(job),
-        delivery=show_delivery(job),
-        state=_state(listed),
-        backchannel=shown,
-    )
-
-
-def _state(listed: ListedJob) -> JobStateView:
-    stored, run = listed.stored, listed.last_run
-    if run is None:
-        return JobStateView(next_run_at_ms=stored.next_at, last_error=stored.error)
-    is_over = run.is_finished
-    return JobStateView(
-        next_run_at_ms=stored.next_at,
-        running_at_ms=run.started_at if run.state is RunState.RUNNING else None,
-        last_run_at_ms=run.started_at or run.accepted_at,
-        last_run_status=("ok" if run.state is RunState.OK else "error") if is_over else None,
-        last_error=stored.error or run.error,
-        last_duration_ms=duration_ms(run) if is_over else None,
-    )
+    return show_job(_shown(call, listed), listed)
 
 
 def _shown(call: Call, listed: ListedJob) -> JobShown:

@@ -11,24 +11,24 @@ from msgspec import Meta, Raw
 
 from backchannel.core.flows.steps import with_step
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import FIRST_PENDING, PendingMessages, PendingPlace, encode_message
+from backchannel.core.messages import FIRST_PENDING, PendingPlace, encode_message
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import OpenedSession, Session
 from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import check_agent, find_session_or_main, resolve
 from backchannel.gateway.calls import Call, method
-from backchannel.gateway.openclaw.lines import placed_all
+from backchannel.gateway.openclaw.lines import pending_inputs, placed_all
 from backchannel.gateway.parts import GatewayParts
+from backchannel.openclaw.rows import InFlightRun, PendingInputs, SessionRow
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.wire.answers import FollowedTranscript, SessionFound
 from backchannel.wire.frames import TokenScope
-from backchannel.wire.rows import ModelShown, SessionRow
+from backchannel.wire.rows import ModelShown
 from backchannel.wire.shapes import Answer, SharedParams
 
 LISTED, _MOST_LISTED = 200, 1000
 SHORTEST_ANSWER = 1024
 _PENDING_SHOWN = 100
-_MOST_INPUTS = 20
 
 
 class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
@@ -56,30 +56,6 @@ class ChatHistory(Answer, frozen=True, kw_only=True):
     thinking_level: str | None = None
     follows: FollowedTranscript | None = None
     """The transcript before this one, if a reset ended it."""
-
-
-class InFlightRun(Answer, frozen=True, kw_only=True, omit_defaults=False):
-    """A run at work, and its text so far; empty if nobody has listened."""
-
-    run_id: str
-    text: str
-
-
-class PendingInput(Answer, frozen=True, kw_only=True):
-    """A message that was accepted and is not yet in the transcript."""
-
-    id: str
-    state: str
-    message: Raw
-    accepted_at: int
-    run_id: str | None = None
-
-
-class PendingInputs(Answer, frozen=True, kw_only=True):
-    """The waiting messages, as OpenClaw's clients read them; the first ones of many."""
-
-    items: list[PendingInput]
-    total: int
 
 
 class OpenedChat(ChatHistory, frozen=True, kw_only=True):
@@ -155,19 +131,7 @@ async def open_chat(
         total_messages=opened and opened.length,
         session_info=row,
         in_flight_run=_in_flight(call, row, ended),
-        pending_inputs=None if opened is None else _pending_inputs(opened.pending, history.pending),
-    )
-
-
-def _pending_inputs(pending: PendingMessages, lines: list[Raw]) -> PendingInputs:
-    """Show the waiting messages in OpenClaw's shape: as many as its clients take and the answer holds."""
-    shown = zip(pending.messages[:_MOST_INPUTS], lines, strict=False)
-    return PendingInputs(
-        items=[
-            PendingInput(id=each.id, state="queued", message=line, accepted_at=each.timestamp, run_id=each.run_id)
-            for each, line in shown
-        ],
-        total=pending.total,
+        pending_inputs=None if opened is None else pending_inputs(opened.pending, history.pending),
     )
 
 

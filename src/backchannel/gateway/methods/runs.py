@@ -30,18 +30,17 @@ from backchannel.gateway.fields import (
     read_thinking,
 )
 from backchannel.gateway.parts import GatewayParts
+from backchannel.openclaw.rows import TerminalReply
+from backchannel.openclaw.words import UNKNOWN_ENDS
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.tools.rows import Rows, duration_ms
-from backchannel.wire.answers import RunShown, RunsListed, RunWaited, TerminalReply, TimelineShown
+from backchannel.wire.answers import RunShown, RunsListed, RunWaited, TimelineShown
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.shapes import Answer, Params, SharedParams
 from backchannel.wire.timeline import TimelineEntry
 
 MAX_WAIT_MS = 24 * 3600 * 1000
 _LISTED, _MOST_LISTED = 50, 500
-_NOT_AN_END = (RunState.ABORTED, RunState.TIMEOUT)
-"""Ends of a run after which OpenClaw's clients go on waiting: they do not know the first, and read the second as the
-end of the wait."""
 
 
 class AgentParams(SharedParams, frozen=True, kw_only=True):
@@ -215,7 +214,7 @@ async def agent_wait(call: Call, params: WaitParams) -> RunWaited:
     if not run.is_finished and call.holder.session_key is None:
         look = partial(call.parts.runtime.wait, run.id, 0)
         run = await call.subscriptions.follow_unless_ended(call.subscriber, run.id, look)
-    if params.timeout_ms == 0 and call.holder.session_key is None and run.state in _NOT_AN_END:
+    if params.timeout_ms == 0 and call.holder.session_key is None and run.state in UNKNOWN_ENDS:
         call.subscriptions.tell_end(call.subscriber, run)
     asking = () if run.is_finished else await call.parts.store.asking_runs()
     return waited(run, call.parts.rows.waiting_for(run, asking))

@@ -19,8 +19,8 @@ from backchannel.gateway.addressing import find_session
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.methods.history import session_or_main
 from backchannel.gateway.methods.sessions import row_of
+from backchannel.openclaw.rows import SessionRow
 from backchannel.wire.frames import TokenScope
-from backchannel.wire.rows import SessionRow
 from backchannel.wire.shapes import Answer, Params, SharedParams
 
 _MOST_SESSIONS = 200

@@ -23,6 +23,7 @@ from backchannel.gateway.addressing import (
     resolve,
 )
 from backchannel.gateway.calls import Call, method
+from backchannel.openclaw.rows import SessionRow
 from backchannel.tools.listing import active_since, read_page
 from backchannel.tools.rows import preview, title_of
 from backchannel.wire.answers import (
@@ -36,7 +37,7 @@ from backchannel.wire.answers import (
     SessionRows,
 )
 from backchannel.wire.frames import SharedNoParams, TokenScope
-from backchannel.wire.rows import ModelShown, SessionRow
+from backchannel.wire.rows import ModelShown
 from backchannel.wire.shapes import Answer, SharedParams
 
 _LISTED, _MOST_LISTED, _MOST_PREVIEWED = 100, 1000, 64

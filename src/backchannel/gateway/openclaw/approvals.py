@@ -12,7 +12,6 @@ from backchannel.core.policy.answering import Answerer
 from backchannel.core.policy.approvals import Approval, ApprovalDecided, ApprovalState, asks
 from backchannel.core.text import matches, quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
-from backchannel.gateway.auth import APPROVALS
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.openclaw.approval_shapes import (
     ALWAYS,
@@ -24,6 +23,7 @@ from backchannel.gateway.openclaw.approval_shapes import (
     snapshot,
 )
 from backchannel.gateway.parts import GatewayParts
+from backchannel.openclaw.words import APPROVALS_SCOPE
 from backchannel.tools.base import read_cursor, write_cursor
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.shapes import Answer, SharedParams
@@ -64,7 +64,7 @@ class ApprovalSettled(ApprovalShown, frozen=True, kw_only=True):
     """False if it had been answered before."""
 
 
-@method("plugin.approval.list", TokenScope.READ, part=APPROVALS)
+@method("plugin.approval.list", TokenScope.READ, part=APPROVALS_SCOPE)
 async def plugin_approval_list(call: Call, params: SharedNoParams) -> list[ApprovalAsked]:
     """Lists the waiting calls; `approvals.list` has more."""
     parts, now = call.parts, call.parts.clock.now_ms()
@@ -72,20 +72,20 @@ async def plugin_approval_list(call: Call, params: SharedNoParams) -> list[Appro
     return [asked(each, parts.rows.key, now, parts.config.tools.approval_lives_ms) for each in waiting]
 
 
-@method("plugin.approval.resolve", TokenScope.ADMIN, part=APPROVALS)
+@method("plugin.approval.resolve", TokenScope.ADMIN, part=APPROVALS_SCOPE)
 async def plugin_approval_resolve(call: Call, params: ResolveParams) -> ApprovalTaken:
     """Approves or denies a waiting call, as `approvals.answer` does."""
     await _resolve(call, params)
     return ApprovalTaken(ok=True)
 
 
-@method("approval.get", TokenScope.READ, part=APPROVALS)
+@method("approval.get", TokenScope.READ, part=APPROVALS_SCOPE)
 async def approval_get(call: Call, params: ApprovalIdParams) -> ApprovalShown:
     """Shows one approval in any state."""
     return ApprovalShown(approval=_snapshot(call, await _find(call, params.id)))
 
 
-@method("approval.resolve", TokenScope.ADMIN, part=APPROVALS)
+@method("approval.resolve", TokenScope.ADMIN, part=APPROVALS_SCOPE)
 async def approval_resolve(call: Call, params: ResolveParams) -> ApprovalSettled:
     """Approves or denies a waiting call; one that was answered before is shown as it is."""
     decision, by, always = _read_decision(call, params)
@@ -96,7 +96,7 @@ async def approval_resolve(call: Call, params: ResolveParams) -> ApprovalSettled
     return ApprovalSettled(applied=is_first, approval=_snapshot(call, found))
 
 
-@method("approval.history", TokenScope.READ, part=APPROVALS)
+@method("approval.history", TokenScope.READ, part=APPROVALS_SCOPE)
 async def approval_history(call: Call, params: ApprovalHistoryParams) -> ApprovalHistory:
     """Lists the approvals that no longer wait, newest first."""
     if params.kind not in (None, KIND):

@@ -7,12 +7,12 @@ from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, Channel
 from backchannel.core.policy.pairing import MOST_PENDING, PAIRING_LIFE_MS, PairingRecord, PairingState
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest, PairingNotFound
-from backchannel.gateway.auth import PAIRING
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.fields import IdempotencyKey, NothingAttached
 from backchannel.gateway.methods.channels import OK, channel_states
 from backchannel.gateway.methods.deliveries import SendParams, send
 from backchannel.gateway.methods.pairing import PairingCodeParams, pairing_approve
+from backchannel.openclaw.words import PAIRING_SCOPE
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.rows import ReceiptRow
 from backchannel.wire.shapes import Answer, SharedParams
@@ -139,7 +139,7 @@ async def channels_status(call: Call, params: SharedNoParams) -> ChannelsStatus:
     )
 
 
-@method("channels.pairing.list", TokenScope.READ, part=PAIRING)
+@method("channels.pairing.list", TokenScope.READ, part=PAIRING_SCOPE)
 async def channels_pairing_list(call: Call, params: ChannelPairingParams) -> ChannelPairings:
     """Lists the accounts that send strangers a code, and the strangers who wait; `pairing.list` has more."""
     accounts = [
@@ -183,7 +183,7 @@ def _request(pairing: PairingRecord) -> PairingRequest:
     )
 
 
-@method("channels.pairing.approve", TokenScope.ADMIN, part=PAIRING)
+@method("channels.pairing.approve", TokenScope.ADMIN, part=PAIRING_SCOPE)
 async def channels_pairing_approve(call: Call, params: PairingRequestParams) -> PairingLetIn:
     """Approves a stranger who waits, as `pairing.approve` does."""
     await _find(call, params)
@@ -191,7 +191,7 @@ async def channels_pairing_approve(call: Call, params: PairingRequestParams) -> 
     return PairingLetIn(request_id=params.request_id, sender_id=answered.pairing.sender_id)
 
 
-@method("channels.pairing.dismiss", TokenScope.ADMIN, part=PAIRING)
+@method("channels.pairing.dismiss", TokenScope.ADMIN, part=PAIRING_SCOPE)
 async def channels_pairing_dismiss(call: Call, params: PairingRequestParams) -> PairingDismissed:
     """Forgets a stranger who waits: the next message gets another code. `pairing.deny` ignores them for good."""
     pairing = await _find(call, params)

@@ -13,10 +13,10 @@ from backchannel.gateway.calls import Call, method
 from backchannel.gateway.events.subscriptions import error_of
 from backchannel.gateway.methods.cron import JobParams, job_id, job_key, view_job
 from backchannel.gateway.openclaw.job_shapes import JobPatch, changed
+from backchannel.openclaw.jobs import JobRunsPage, JobRunView, JobsStatus, JobView
 from backchannel.storage.jobs import ListedJob
 from backchannel.tools.rows import duration_ms
 from backchannel.wire.frames import SharedNoParams, TokenScope
-from backchannel.wire.jobs import JobRunsPage, JobRunView, JobsStatus, JobView
 
 _MOST_RUNS, _MOST_SKIPPED = 200, 10_000
 _FINISHED = tuple(state for state in RunState if state not in (RunState.QUEUED, RunState.RUNNING))

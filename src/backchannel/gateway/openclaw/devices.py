@@ -11,8 +11,8 @@ from itertools import groupby
 from backchannel.core.secrets.devices import DeviceToken
 from backchannel.core.text import quoted
 from backchannel.errors import TokenNotFound
-from backchannel.gateway.auth import PAIRING
 from backchannel.gateway.calls import Call, method
+from backchannel.openclaw.words import PAIRING_SCOPE
 from backchannel.wire.frames import SharedNoParams, TokenScope
 from backchannel.wire.shapes import Answer, SharedParams
 
@@ -66,7 +66,7 @@ class DeviceTokenRevoked(Answer, frozen=True, kw_only=True):
     revoked_at_ms: int
 
 
-@method("device.pair.list", TokenScope.ADMIN, part=PAIRING)
+@method("device.pair.list", TokenScope.ADMIN, part=PAIRING_SCOPE)
 async def device_pair_list(call: Call, params: SharedNoParams) -> DevicesListed:
     """Lists the devices that stay logged in by a token of their own.
 
@@ -104,14 +104,14 @@ def _show(rows: Sequence[DeviceToken], connected: set[str | None]) -> PairedDevi
     )
 
 
-@method("device.pair.remove", TokenScope.ADMIN, part=PAIRING)
+@method("device.pair.remove", TokenScope.ADMIN, part=PAIRING_SCOPE)
 async def device_pair_remove(call: Call, params: DeviceParams) -> DeviceRemoved:
     """Revokes the tokens of a device and closes their connections."""
     await _remove(call, params.device_id)
     return DeviceRemoved(device_id=params.device_id)
 
 
-@method("device.token.revoke", TokenScope.ADMIN, part=PAIRING)
+@method("device.token.revoke", TokenScope.ADMIN, part=PAIRING_SCOPE)
 async def device_token_revoke(call: Call, params: DeviceTokenParams) -> DeviceTokenRevoked:
     """Revokes the tokens of a device, as `device.pair.remove` does; `operator` is its only role."""
     if params.role != _ROLE:

@@ -18,10 +18,13 @@ from backchannel.config.jobs import is_job_name
 from backchannel.config.schedules import Every, Once, read_schedule, show_moment
 from backchannel.config.schema_doors import UNIT_MS, CronDeliver, CronJob
 from backchannel.core.delivery.channels import no_channel
-from backchannel.core.runs import MAX_RUN_S
+from backchannel.core.runs import MAX_RUN_S, RunState
 from backchannel.core.text import STORED_LIMIT, clean_name, quoted
 from backchannel.errors import InvalidRequest, InvalidSchedule
-from backchannel.wire.jobs import DeliveryPreview, DeliveryView, JobSchedule, PayloadView
+from backchannel.openclaw.jobs import DeliveryPreview, DeliveryView, JobSchedule, JobStateView, JobView, PayloadView
+from backchannel.storage.jobs import ListedJob
+from backchannel.tools.rows import duration_ms
+from backchannel.wire.rows import JobShown
 from backchannel.wire.shapes import SharedParams
 
 _NOT_IN_AN_ID = re.compile(r"[^a-z0-9_.-]+")
@@ -74,7 +77,7 @@ def _every(ms: int) -> str:
     return f"every {ms / UNIT_MS['s']}s"
 
 
-def show_schedule(job: CronJob) -> JobSchedule:
+def _show_schedule(job: CronJob) -> JobSchedule:
     """Show a schedule. Five fields are shown as they are, since parsing them is slow."""
     if len(job.schedule.split()) == 5:
         return JobSchedule(kind="cron", expr=job.schedule, tz=job.tz)
@@ -88,7 +91,7 @@ def show_schedule(job: CronJob) -> JobSchedule:
     return JobSchedule(kind="at", at=show_moment(schedule.at))
 
 
-def show_name(job: CronJob) -> str:
+def _show_name(job: CronJob) -> str:
     """Show the name of a job, cleaned if an older gateway accepted it."""
     if job.name is None or is_job_name(job.name):
         return job.name or job.id
@@ -112,7 +115,7 @@ def check_payload(given: PayloadGiven) -> None:
         )
 
 
-def show_payload(job: CronJob) -> PayloadView:
+def _show_payload(job: CronJob) -> PayloadView:
     return PayloadView(kind="agentTurn", message=job.message, model=job.model, timeout_seconds=job.timeout_seconds)
 
 
@@ -146,7 +149,7 @@ def read_delivery(given: DeliveryGiven) -> CronDeliver | None:
     return CronDeliver(channel=given.channel, to=given.to, account_id=given.account_id)
 
 
-def show_delivery(job: CronJob) -> DeliveryView:
+def _show_delivery(job: CronJob) -> DeliveryView:
     if job.deliver is None:
         return DeliveryView(mode="none")
     place = job.deliver
@@ -160,6 +163,42 @@ def preview_delivery(job: CronJob, channels: Collection[str]) -> DeliveryPreview
     place = job.deliver
     detail = "set in the job" if place.channel in channels else no_channel(place.channel)
     return DeliveryPreview(label=f"announce -> {place.channel}:{place.to}", detail=detail)
+
+
+def show_job(shown: JobShown, listed: ListedJob) -> JobView:
+    """Show a job, and beside it how it is shown in our words."""
+    job = listed.stored.job
+    return JobView(
+        id=shown.id,
+        name=_show_name(job),
+        enabled=job.enabled,
+        agent_id=shown.agent_id,
+        session_key=shown.session_key,
+        created_at_ms=shown.created_at,
+        updated_at_ms=listed.stored.updated_at or shown.created_at,
+        schedule=_show_schedule(job),
+        session_target="isolated",
+        wake_mode="now",
+        payload=_show_payload(job),
+        delivery=_show_delivery(job),
+        state=_state(listed),
+        backchannel=shown,
+    )
+
+
+def _state(listed: ListedJob) -> JobStateView:
+    stored, run = listed.stored, listed.last_run
+    if run is None:
+        return JobStateView(next_run_at_ms=stored.next_at, last_error=stored.error)
+    is_over = run.is_finished
+    return JobStateView(
+        next_run_at_ms=stored.next_at,
+        running_at_ms=run.started_at if run.state is RunState.RUNNING else None,
+        last_run_at_ms=run.started_at or run.accepted_at,
+        last_run_status=("ok" if run.state is RunState.OK else "error") if is_over else None,
+        last_error=stored.error or run.error,
+        last_duration_ms=duration_ms(run) if is_over else None,
+    )
 
 
 def job_id_of(name: str) -> str:

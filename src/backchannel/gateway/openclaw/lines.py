@@ -19,6 +19,7 @@ from backchannel.core.flows.steps import is_of_flow, line_with_step
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import (
     Message,
+    PendingMessages,
     ProvenanceKind,
     Role,
     TextBlock,
@@ -28,11 +29,13 @@ from backchannel.core.messages import (
 )
 from backchannel.core.readable import text_for_people
 from backchannel.errors import InvalidSessionKey
+from backchannel.openclaw.rows import PendingInput, PendingInputs
 from backchannel.wire.shapes import Answer
 
 OPENCLAW = "openclaw-"
 """The prefix of the client ids of OpenClaw's clients that show conversations."""
 
+_MOST_INPUTS = 20
 _COMPACTION = b'"compaction":'
 _WORDS = tuple(word.encode() for word in CONTROL_WORDS)
 
@@ -132,3 +135,15 @@ def placed_all(lines: Iterable[tuple[int, str]], *, for_people: bool = False) ->
         shown = line_for_people(line) if for_people else line_with_step(line)
         if shown is not None:
             yield placed(line, shown, seq)
+
+
+def pending_inputs(pending: PendingMessages, lines: list[Raw]) -> PendingInputs:
+    """Show the waiting messages: as many as its clients take and the answer holds."""
+    shown = zip(pending.messages[:_MOST_INPUTS], lines, strict=False)
+    return PendingInputs(
+        items=[
+            PendingInput(id=each.id, state="queued", message=line, accepted_at=each.timestamp, run_id=each.run_id)
+            for each, line in shown
+        ],
+        total=pending.total,
+    )

@@ -33,10 +33,10 @@ from backchannel.gateway.fields import (
     read_thinking,
 )
 from backchannel.gateway.methods.chat import ChatSendParams, chat_send, start_run
+from backchannel.openclaw.rows import SessionRow
 from backchannel.triggers import hooks
 from backchannel.wire.answers import ChatStarted
 from backchannel.wire.frames import TokenScope
-from backchannel.wire.rows import SessionRow
 from backchannel.wire.shapes import Answer, SharedParams
 
 _REQUESTS = uuid.UUID("9d7a5c1e-3f5b-4a53-9a51-6a2a2f6f1d11")

@@ -46,9 +46,10 @@ from backchannel.gateway.openclaw.lines import OPENCLAW
 from backchannel.gateway.table import CAPABILITIES, EVENTS, METHODS, NODE_EVENTS
 from backchannel.gateway.ws.connections import CLOSE_S, REFUSED, Connections, OpenWaits
 from backchannel.gateway.ws.peers import Peer
+from backchannel.openclaw.words import NAMED_PER_AGENT
 from backchannel.triggers.nodes import choose_node
 from backchannel.version import PROTOCOL_VERSION, __version__
-from backchannel.wire.answers import NAMED_PER_AGENT, SessionDefaults
+from backchannel.wire.answers import SessionDefaults
 from backchannel.wire.events import Challenge
 from backchannel.wire.frames import (
     BadFrame,

@@ -6,6 +6,7 @@ import re
 from itertools import accumulate
 
 from backchannel.core.short_ids import MOST_SHOWN, IdKind, WrittenId
+from backchannel.openclaw.words import DASHBOARD
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import sessions
 
@@ -21,8 +22,8 @@ _DEVICE_TOKENS = "SELECT id FROM device_tokens WHERE id"
 _CURRENT_IDS = "SELECT session_id FROM session_ids WHERE end_reason IS NULL AND session_id"
 _ARCHIVED_IDS = "SELECT session_id FROM session_ids WHERE end_reason = 'deleted' AND session_id"
 _KEYS = "SELECT key FROM sessions WHERE key"
-_BEFORE_UUID = ("", "subagent:", "dashboard:")
-"""The texts between the agent and the UUID at the end of a key. The last one is OpenClaw's."""
+_BEFORE_UUID = ("", "subagent:", DASHBOARD)
+"""The texts between the agent and the UUID at the end of a key."""
 _UUID_PARTS = (8, 4, 4, 4, 12)
 _UNUSUAL = re.compile("[%_!]")
 _LAST = "\U0010ffff"
