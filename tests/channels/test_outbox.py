@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from backchannel.core.delivery.channels import Channel, ChannelSilent, OutboundP
 from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
+from backchannel.gateway.app import Gateway
 from tests.channels.desk import desk
 from tests.support.clocks import StageClock
 from tests.support.far_end import FarEnd, Fault
@@ -264,6 +266,28 @@ async def test_a_crash_during_a_send_is_a_doubt_without_keys(tmp_path: Path) -> 
         found = await world.gateway.store.receipt(receipt.delivery.id)
         assert found.delivery.state is S.UNCERTAIN and "stopped while" in (found.delivery.error or "")
     assert channel.texts == ["hello"]
+
+
+class Keyed(Keyless):
+    """A channel that takes keys."""
+
+    name = "keyed"
+    takes_key = True
+
+
+async def test_sendings_that_a_crash_has_cut_are_no_attempts_of_the_platform(tmp_path: Path) -> None:
+    clock, id = StageClock(), ""
+    for _ in range(MAX_ATTEMPTS + 1):
+        cut = Keyed()
+        cut.holds.clear()
+        equip = partial(Gateway.add_channel, channel=cut)
+        async with dying(tmp_path, ScriptedModel(), config=CONFIG, equip=equip, clock=clock) as gateway:
+            id = id or (await gateway.store.post(to(channel="keyed"))).delivery.id
+            await asyncio.wait_for(cut.came.wait(), 20)
+    channel = Keyed()
+    async with desk(tmp_path, {}, channel, clock=clock) as world:
+        receipt = await world.becomes(S.SENT, id)
+    assert channel.texts == ["hello"] and receipt.delivery.attempts == MAX_ATTEMPTS + 2
 
 
 class Unfinished(Keyless):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from backchannel.core.delivery.delivery import (
     DeliveryAction,
     DeliveryLane,
     DeliveryState,
+    Part,
     Tries,
     act,
     after_attempt,
@@ -209,7 +211,7 @@ def test_a_long_reason_is_cut() -> None:
 
 @pytest.mark.parametrize(("state", "takes_key"), list(itertools.product(S, [True, False])))
 def test_after_a_crash_only_what_was_on_its_way_is_in_doubt(state: DeliveryState, takes_key: bool) -> None:
-    attempted = after_crash(state, takes_key=takes_key)
+    attempted = after_crash(Part(delivery_id="d1", n=1, text="hello", state=state, attempts=1), takes_key=takes_key)
     if state is not S.SENDING:
         assert attempted is None
         return
@@ -218,9 +220,22 @@ def test_after_a_crash_only_what_was_on_its_way_is_in_doubt(state: DeliveryState
     assert attempted.wait_ms is None
 
 
-def test_a_part_that_may_kill_the_process_is_given_up() -> None:
-    attempted = after_crash(S.SENDING, MAX_ATTEMPTS, takes_key=True)
-    assert attempted is not None and attempted.state is S.FAILED
+def test_a_part_that_may_kill_the_process_waits_longer_each_time_and_is_given_up_after_an_hour_of_waits() -> None:
+    part = Part(delivery_id="d1", n=1, text="hello", state=S.SENDING, attempts=1)
+    waits: list[int] = []
+    while (made := after_crash(part, takes_key=True)) is not None and made.state is S.PENDING:
+        waits.append(made.wait_ms or 0)
+        part = msgspec.structs.replace(
+            part, attempts=part.attempts + 1, crashes=part.crashes + 1, waited_ms=part.waited_ms + waits[-1]
+        )
+    assert waits[:5] == [0, 0, 1000, 2000, 4000] and max(waits) == 60_000 and sum(waits) == MAX_RETRY_TIME_MS
+    assert made is not None and made.state is S.FAILED
+    assert made.error is not None and made.error.endswith("a retry does not post it twice")
+
+
+def test_an_attempt_that_ended_with_our_process_does_not_count_as_one_of_the_platform() -> None:
+    part = Part(delivery_id="d1", n=1, text="hello", state=S.SENDING, attempts=MAX_ATTEMPTS + 1, crashes=MAX_ATTEMPTS)
+    assert after_attempt(SILENT, part.tries, takes_key=True).wait_ms == retry_wait(Tries(1))
 
 
 # Order

@@ -50,6 +50,9 @@ MAX_ATTEMPTS = 10
 MAX_RETRY_TIME_MS = 3_600_000
 """A part is not tried again when its retries have waited this long: waits are counted, not the clock, so that neither
 a machine that slept nor a clock that was set ends them early."""
+CRASHES_BEFORE_WAITING = 3
+"""A part is sent again at once after a crash. From this crash on it waits, as a run is then set aside."""
+_MAY_HAVE_ARRIVED = "; it may have arrived all the same, and a retry does not post it twice"
 _BACKOFF = Backoff(1.0, 60.0)
 _ERROR_LIMIT = 500
 _LONGEST_ID = 64  # clients choose ids, and a chat is no place for long ones
@@ -134,6 +137,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return DeliveryLane.of(self.channel, self.target, self.account_id, self.thread_id)
 
 
+class Tries(NamedTuple):
+    """The attempts of a part, with the last one. A person's retry starts the count again."""
+
+    attempts: int
+    waited_ms: int = 0
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One message of a delivery, as it is stored. The field names are the columns."""
 
@@ -150,10 +160,17 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The platform's id of the draft whose place it takes, by an edit."""
     note: str | None = None
     """What its receipt says of it, also once it is sent."""
+    crashes: int = 0
+    """How many of its attempts ended with the process that made them."""
 
     @property
     def key(self) -> str:
         return part_key(self.delivery_id, self.n)
+
+    @property
+    def tries(self) -> Tries:
+        """The attempts that count: the platform had a part in them."""
+        return Tries(max(self.attempts - self.crashes, 1), self.waited_ms)
 
 
 def part_key(delivery_id: str, n: int) -> str:
@@ -178,13 +195,6 @@ def state_of(parts: Sequence[DeliveryState]) -> DeliveryState:
     return next((state for state in parts if state is not DeliveryState.SENT), DeliveryState.SENT)
 
 
-class Tries(NamedTuple):
-    """The attempts of a part, with the last one. A person's retry starts the count again."""
-
-    attempts: int
-    waited_ms: int = 0
-
-
 class PartAttempted(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a part after an attempt."""
 
@@ -197,6 +207,8 @@ class PartAttempted(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is posted from now on, and edits no draft."""
     leaves_draft: bool = False
     """Whether the draft that it edits no more is still in its chat, and has to be removed."""
+    is_crash: bool = False
+    """Whether the process ended during the attempt, which then does not count."""
 
 
 def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
@@ -234,7 +246,7 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool,
     wait_ms = retry_wait(tries, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
     if wait_ms is not None:
         return PartAttempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason)
-    doubt = "" if is_busy else "; it may have arrived all the same, and a retry does not post it twice"
+    doubt = "" if is_busy else _MAY_HAVE_ARRIVED
     error = f"given up after {_count(tries.attempts)}: {reason}{doubt}"
     return PartAttempted(state=DeliveryState.FAILED, error=error)
 
@@ -246,20 +258,27 @@ def account_hold_ms(answer: Sent | ChannelError) -> int | None:
     return max(round(_BACKOFF.first_s * 1000), _asked_delay_ms(answer.retry_after_s))
 
 
-def after_crash(state: DeliveryState, attempts: int = 1, *, takes_key: bool) -> PartAttempted | None:
+def after_crash(part: Part, *, takes_key: bool) -> PartAttempted | None:
     """Decide the next state of a part whose process died; None leaves it unchanged.
 
-    A part may be the cause of the crashes. It is given up after as many crashes as a part has attempts.
+    The platform refused nothing, so the attempt does not count. But the part may be the cause of the crashes. After
+    some of them it waits, longer each time. It is given up when its waits have taken the time of all retries.
     """
-    if state is not DeliveryState.SENDING:
+    if part.state is not DeliveryState.SENDING:
         return None
     stopped = "the gateway stopped while the message was being sent"
     if not takes_key:
         doubt = "it is not known whether it arrived, and sending it again could post it twice"
-        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{stopped}; {doubt}")
-    if attempts >= MAX_ATTEMPTS:
-        return PartAttempted(state=DeliveryState.FAILED, error=f"given up after {_count(attempts)}: {stopped}")
-    return PartAttempted(state=DeliveryState.PENDING, error=stopped)
+        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{stopped}; {doubt}", is_crash=True)
+    crashes, left_ms = part.crashes + 1, MAX_RETRY_TIME_MS - part.waited_ms
+    if crashes < CRASHES_BEFORE_WAITING:
+        return PartAttempted(state=DeliveryState.PENDING, error=stopped, is_crash=True)
+    if left_ms <= 0:
+        error = f"given up after {_count(part.attempts)}: {stopped}{_MAY_HAVE_ARRIVED}"
+        return PartAttempted(state=DeliveryState.FAILED, error=error, is_crash=True)
+    pause_s = _BACKOFF.pause_s(crashes - CRASHES_BEFORE_WAITING + 1)
+    wait_ms = min(round(pause_s * 1000), left_ms)
+    return PartAttempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=stopped, is_crash=True)
 
 
 class DeliveryAction(StrEnum):

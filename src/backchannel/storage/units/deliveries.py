@@ -291,7 +291,7 @@ def retry(tx: Tx, delivery_id: str) -> Receipt:
         message = f"{no_channel(delivery.channel, tx.outlets.names)}; re-route it, or configure the channel"
         raise UnknownChannel(message, deliveryId=delivery_id)
     tx.run(
-        "UPDATE delivery_parts SET state = 'pending', attempts = 0, error = NULL, waited_ms = 0 "
+        "UPDATE delivery_parts SET state = 'pending', attempts = 0, error = NULL, waited_ms = 0, crashes = 0 "
         "WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')",
         delivery_id,
     )

@@ -12,7 +12,6 @@ from backchannel.core.delivery.delivery import (
     Part,
     PartAttempted,
     PartClaimed,
-    Tries,
     account_hold_ms,
     after_attempt,
     after_crash,
@@ -104,8 +103,7 @@ def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: 
     lane = deliveries.need(tx, part.delivery_id).lane if isinstance(answer, ChannelError) else None
     if isinstance(answer, ChannelMoved) and (lane is None or answer.to in ("", lane.to)):
         answer = ChannelRefused(f"{answer.reason} (the platform names no other chat)")
-    tries, edits = Tries(part.attempts, part.waited_ms), part.draft_id is not None
-    made = after_attempt(answer, tries, takes_key=takes_key, edits=edits)
+    made = after_attempt(answer, part.tries, takes_key=takes_key, edits=part.draft_id is not None)
     if made.leaves_draft:
         drafts.abandon(tx, deliveries.need(tx, part.delivery_id))
     delivery = _write(tx, part, made)
@@ -145,13 +143,15 @@ def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
 def _write(tx: Tx, part: Part, made: PartAttempted) -> Delivery:
     is_sent = made.state is DeliveryState.SENT
     tx.run(
-        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ?, draft_id = ? "
+        "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ?, draft_id = ?, "
+        "crashes = crashes + ? "
         "WHERE delivery_id = ? AND n = ?",
         made.state.value,
         made.message_id,
         part.note if is_sent else made.error,
         made.wait_ms or 0,
         None if made.drops_draft else part.draft_id,
+        int(made.is_crash),
         part.delivery_id,
         part.n,
     )
@@ -185,7 +185,7 @@ def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
     for delivery_id, channel in rows:
         for part in deliveries.parts_of(tx, delivery_id):
             is_repeatable = takes_key(channel) or part.draft_id is not None
-            made = after_crash(part.state, part.attempts, takes_key=is_repeatable)
+            made = after_crash(part, takes_key=is_repeatable)
             if made is not None:
                 _write(tx, part, made)
 
