@@ -56,7 +56,15 @@ class Ended:
         ]
         self._about: dict[str, list[Message]] = defaultdict(list)
         self._results: dict[str, Message] = {}
-        for _, message in self._messages:
+        self._reports: dict[str, list[str]] = defaultdict(list)
+        """What each session was told of its sub-agents."""
+        self._runs_of: dict[str, Counter[str]] = defaultdict(Counter)
+        """The kinds of the runs of each exchange; a primary run has a name of its own."""
+        for id, kind in database.execute("SELECT id, kind FROM runs"):
+            self._runs_of[id if kind == "primary" else id.partition("/")[0]][kind] += 1
+        for key, message in self._messages:
+            if message.text.startswith("Status: "):
+                self._reports[key].append(message.text)
             if message.provenance is not None and message.provenance.exchange_id is not None:
                 self._about[message.provenance.exchange_id].append(message)
             if message.role is Role.TOOL_RESULT and message.tool_call_id is not None:
@@ -109,12 +117,7 @@ class Ended:
 
     def _check_exchange(self, exchange: Exchange) -> None:
         assert exchange.state is ExchangeState.DONE, f"exchange {exchange.id} is left in {exchange.state}"
-        runs = Counter(
-            kind
-            for (kind,) in self._database.execute(
-                "SELECT kind FROM runs WHERE id = ? OR id LIKE ?", (exchange.primary_run, f"{exchange.id}/%")
-            )
-        )
+        runs = self._runs_of[exchange.primary_run] + self._runs_of[exchange.id]
         expected = {"primary": 1, "turn": exchange.turn, "announce": exchange.announces}
         assert runs == Counter(expected), f"exchange {exchange.id} has the runs {runs}"
         assert exchange.announces <= 1, f"exchange {exchange.id} announced {exchange.announces} times"
@@ -131,13 +134,7 @@ class Ended:
             spawn = read_spawn(body)
             assert spawn.state is SpawnState.DONE, f"spawn {spawn.id} is left in {spawn.state}"
             (name,) = NAME.findall(spawn.task)
-            notes = [
-                message.text
-                for key, message in self._messages
-                if key == str(spawn.requester)
-                and message.text.startswith("Status: ")
-                and str(spawn.child) in message.text
-            ]
+            notes = [text for text in self._reports[str(spawn.requester)] if str(spawn.child) in text]
             self.counts.spawns[f"{spawn.outcome} {spawn.status}"] += 1
             if spawn.outcome is SpawnOutcome.POSTED:
                 assert (state, target) == ("sent", chat(int(name.split("-")[1]))), f"{spawn.id}: {state} to {target}"

@@ -14,6 +14,7 @@ import asyncio
 import os
 import re
 import sys
+from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ import msgspec
 from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.config.load import config_from
 from backchannel.core.commands.control_words import ANNOUNCE_SKIP, REPLY_SKIP
-from backchannel.core.contracts import Clock, ModelFailed, ModelRequest
+from backchannel.core.contracts import Clock, ModelEvent, ModelFailed, ModelRequest
 from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE
 from backchannel.core.messages import Role, ToolCallBlock
 from backchannel.gateway.app import Gateway
@@ -174,6 +175,15 @@ class Script:
         return f"reply {name}"
 
 
+class SoakModel(ScriptedModel):
+    """A scripted model that keeps no requests: those of half an hour are gigabytes."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        async for event in super().stream(request):
+            self.requests.clear()
+            yield event
+
+
 def _send(target: str, name: str, wait_s: float) -> ToolCallBlock:
     return call("sessions_send", sessionKey=target, message=f"question {name}", timeoutSeconds=wait_s)
 
@@ -182,7 +192,7 @@ def open_gateway(
     state: Path, platforms: Platforms, sessions: int, *, clock: Clock | None = None, slow_s: float = SLOW_S
 ) -> Gateway:
     gateway = Gateway(config_from(settings(state, platforms, sessions), {}, state=state), clock=clock)
-    gateway.add_model(ScriptedModel(replies=Script(sessions, slow_s)))
+    gateway.add_model(SoakModel(replies=Script(sessions, slow_s)))
     return gateway
 
 

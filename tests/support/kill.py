@@ -15,8 +15,8 @@ import asyncio
 import shutil
 import sqlite3
 import tempfile
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -331,11 +331,16 @@ def check_invariants(database: sqlite3.Connection, folder: Path) -> None:
         # The results that a wake was to tell stay as a note when it is stopped before it started.
         expected = 0 if session_id is None and kind != "wake" else 1
         assert count == expected, f"run {run_id} ({state}): its message is {count} times in a transcript"
+    files: dict[str, list[Path]] = defaultdict(list)
+    for file in sorted(folder.glob("agents/*/sessions/*.jsonl*")):
+        files[file.name.partition(".jsonl")[0]].append(file)
     for session_id, reason in database.execute("SELECT session_id, end_reason FROM session_ids").fetchall():
+        # A file that was archived may keep its old path as a link.
+        own = [file for file in files[session_id] if not file.is_symlink()]
         _check_transcript(database, session_id)
-        _check_file(database, folder, session_id)
+        _check_file(database, own, session_id)
         # A sub-agent's file that its report names stays to be found there, by a link.
-        is_live = any(not file.is_symlink() for file in folder.glob(f"agents/*/sessions/{session_id}.jsonl"))
+        is_live = any(file.name == f"{session_id}.jsonl" for file in own)
         assert not (is_live and reason == "deleted"), f"the file of {session_id} was not archived"
 
 
@@ -364,9 +369,7 @@ def _check_transcript(database: sqlite3.Connection, session_id: str) -> None:
     assert not waiting, f"calls without a result: {waiting}"
 
 
-def _check_file(database: sqlite3.Connection, folder: Path, session_id: str) -> None:
-    found = folder.glob(f"agents/*/sessions/{session_id}.jsonl*")
-    files = [file for file in found if not file.is_symlink()]  # one that was archived may keep its old path as a link
+def _check_file(database: sqlite3.Connection, files: Sequence[Path], session_id: str) -> None:
     lines = [line for file in files for line in file.read_text().splitlines()]
     written = [decode_message(line).id for line in lines]
     stored = [message.id for message in transcript(database, session_id)]
