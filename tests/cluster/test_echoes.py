@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, ScriptedModel
-from backchannel.core.cluster.echoes import EchoId, session_topic
-from backchannel.core.facts import MessageAppended, RunChanged
+from backchannel.config.schema_doors import CronJob
+from backchannel.core.cluster.echoes import EVERYTHING, EchoId, session_topic
+from backchannel.core.cluster.interests import AGAIN_S
+from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.cluster import echoing
@@ -21,6 +23,7 @@ from tests.cluster.gateways import PATIENCE_S, execute, gateways, until
 from tests.support.gateways import echo, ended, held, texts_of, with_defaults
 
 pytestmark = pytest.mark.anyio
+JOB = CronJob(id="a", agent_id="main", schedule="every 1h", message="hello")
 
 
 @pytest.fixture
@@ -200,6 +203,45 @@ async def test_words_are_sent_after_the_server_has_ended_the_connection_that_sen
         )
         gate.set()
         await until(lambda: any(isinstance(event, RunChanged) and event.run.is_finished for event in heard))
+
+
+def changes(gateway: Gateway) -> list[str]:
+    """Collect why sessions change, here and elsewhere."""
+    reasons: list[str] = []
+
+    def on_event(event: Event) -> None:
+        assert isinstance(event, SessionChanged)
+        reasons.append(event.reason)
+
+    gateway.runtime.hub.listen(on_event, SessionChanged, elsewhere=True, wants=lambda: ListenerWants(everything=True))
+    return reasons
+
+
+@pytest.mark.usefixtures("words_alone")
+async def test_a_change_is_heard_though_the_word_that_somebody_listens_comes_late(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(echoing, "WANTED_AFTER_S", 2 * AGAIN_S)
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo), lease_s=60) as (one, other):
+        await known(one, other)
+        reasons = changes(other)
+        await one.cron.add(JOB)
+        await until(lambda: "job" in reasons)
+
+
+@pytest.mark.usefixtures("words_alone")
+async def test_a_change_is_heard_that_came_while_a_gateway_had_no_connection_to_hear(tmp_path: Path, url: str) -> None:
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo), lease_s=60) as (one, other):
+        await known(one, other)
+        reasons = changes(other)
+        await until(lambda: EVERYTHING in member(one).echoing._interests._wanted)
+        execute(
+            url,
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND query LIKE 'LISTEN%%' AND pid <> pg_backend_pid()",
+        )
+        await one.cron.add(JOB)
+        await until(lambda: "job" in reasons)
 
 
 def _is_wanted(gateway: Gateway, key: str) -> bool:

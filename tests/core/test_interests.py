@@ -70,10 +70,21 @@ def test_who_asks_for_a_session_is_told_again_of_what_happened_a_moment_before_a
     assert interests.take(3, [EVERYTHING], 10.0 + AGAIN_S / 2) == [RUN.word]
 
 
+def test_who_says_since_when_it_asks_is_told_of_all_since_then_however_late_the_word_comes() -> None:
+    interests = Interests()
+    interests.audience(RUN, 10.0)
+    interests.audience(OTHER, 20.0)
+
+    assert interests.take(1, [EVERYTHING], 90.0, since=19.0) == [OTHER.word]
+    assert interests.take(1, [EVERYTHING], 90.0, since=9.0) == [RUN.word, OTHER.word]  # it may have missed some
+    assert interests.take(1, [EVERYTHING], 90.0) == []
+
+
 def test_what_is_written_of_wants_is_read_again_also_none() -> None:
     topics = [EVERYTHING, session_topic("agent:main:a"), run_topic("r1")]
 
-    assert read_wants(write_wants(topics)) == topics
-    assert all(map(is_want, write_wants([])))
-    assert write_wants([]) and read_wants(write_wants([])) == []
+    assert read_wants(write_wants(topics)) == (topics, None)
+    assert read_wants(write_wants(topics, 12) + write_wants([], 11)) == (topics, 11)
+    assert all(map(is_want, write_wants([], 12)))
+    assert write_wants([]) and read_wants(write_wants([])) == ([], None)
     assert not is_want(RUN.word)

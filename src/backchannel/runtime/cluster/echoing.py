@@ -34,6 +34,8 @@ COLLECTED_S = 0.003
 WANTED_AFTER_S = 0.01
 """How long after a wait has begun the others are told of it: most begin just before their run starts here."""
 WANTED_AGAIN_S = 5.0
+MISSED_MS = 15_000
+"""How far back a gateway asks for what it may have missed while it could not hear."""
 MOST_WANTED = 500
 """How many topics the others are told of; who wants more is told of everything."""
 HEARD_EVERY_S = 0.01
@@ -87,6 +89,7 @@ class EchoService:
     ) -> None:
         """Make it; `on_joined` is called when another gateway has come, `polls` says that there is no NOTIFY."""
         self._on_joined = on_joined
+        self._clock = clock
         self._store = store
         self._wait = wait
         self._kept = SupervisedLoop("echoes", clock, RESTART)
@@ -99,9 +102,10 @@ class EchoService:
         self._interests = Interests()
         self._words: dict[Set[int], dict[EchoId, None]] = {}
         """What is to be sent, and to whom."""
-        self._wanted: set[Topic] = set()
-        """What the others were told is wanted here."""
-        self._is_to_want = False
+        self._wanted: dict[Topic, int] = {}
+        """What the others were told is wanted here, and since when, by the database's clock."""
+        self._wants_since: int | None = None
+        """When the first wait began that the others are still to be told of."""
         self._told: dict[tuple[object, ...], None] = {}
         self._heard: asyncio.Queue[list[EchoId]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
@@ -122,8 +126,7 @@ class EchoService:
         self._send_words()
 
     def _join(self) -> None:
-        self._wanted = set(self._topics())
-        self._send(EVERYBODY, [_JOINED, *write_wants(self._wanted)])
+        self._send(EVERYBODY, [_JOINED, *self._all_wants()])
 
     def set_peers(self, peers: Sequence[GatewaySeen]) -> None:
         """Record which gateways there are. If one has not said what it wants, it is asked."""
@@ -153,11 +156,11 @@ class EchoService:
 
     def tell(self, facts: Sequence[Fact]) -> None:
         """Tell the others of a commit, soon. A gateway that has not said what it wants is told of everything."""
-        if not self._others:
-            return
         now, tells_all = monotonic(), not self.is_directed
         for fact, echo in echoes_of(facts):
             asking = self._interests.audience(echo, now)
+            if not self._others:
+                continue  # one that was taken for dead may come back, and asks for what it missed
             acting = EVERYBODY if tells_all else self._hearing.who_acts(fact)
             if acting is not None:
                 self._send(acting | asking if acting else EVERYBODY, [echo.word])
@@ -180,23 +183,33 @@ class EchoService:
 
     def want(self) -> None:
         """Tell the others, soon, that more may be waited for here."""
-        if self._others and not self._is_to_want:
-            self._is_to_want = True
+        if self._others and self._wants_since is None:
+            self._wants_since = self._clock.now_ms()
             asyncio.get_running_loop().call_later(WANTED_AFTER_S, self._want_more)
 
     def _want_more(self) -> None:
-        self._is_to_want = False
-        if new := self._topics() - self._wanted:
-            self._wanted |= new
-            self._send(EVERYBODY, write_wants(new))
+        since_ms, self._wants_since = self._wants_since, None
+        if since_ms is not None and (new := self._topics() - self._wanted.keys()):
+            self._wanted |= dict.fromkeys(new, since_ms)
+            self._send(EVERYBODY, write_wants(new, since_ms))
 
     async def _want_again(self) -> None:
         while True:
             await asyncio.sleep(WANTED_AGAIN_S)
-            self._wanted = set(self._topics())
+            self._look_at_wanted()
             if self._others and self._wanted:
                 self._send(EVERYBODY, write_wants(self._wanted))
             self._wanting.recovered()
+
+    def _look_at_wanted(self) -> None:
+        now = self._clock.now_ms()
+        self._wanted = {topic: self._wanted.get(topic, self._wants_since or now) for topic in self._topics()}
+
+    def _all_wants(self) -> list[EchoId]:
+        """Write down all that is wanted here, for gateways that may not know it, or had to tell it in vain."""
+        self._look_at_wanted()
+        began = min(self._wanted.values(), default=0)
+        return write_wants(self._wanted, max(began, self._clock.now_ms() - MISSED_MS))
 
     def _topics(self) -> Set[Topic]:
         topics = self._hearing.wanted_topics()
@@ -211,7 +224,7 @@ class EchoService:
         except msgspec.DecodeError:
             self.look_soon()
             if self._others:
-                self._send(EVERYBODY, [_ASKED])  # what they said meanwhile was not heard
+                self._send(EVERYBODY, [_ASKED, *self._all_wants()])  # what they said meanwhile was not heard
             return
         if said.sender != self._store.number and (not said.to or self._store.number in said.to):
             self._take(said.sender, said.words)
@@ -220,12 +233,17 @@ class EchoService:
         if _JOINED in words:
             self._on_joined()
         if _JOINED in words or _ASKED in words:
-            self._send(frozenset((sender,)), write_wants(self._wanted))
-        wants = [word for word in words if is_want(word)]
-        if wants and (again := self._interests.take(sender, read_wants(wants), monotonic())):
-            self._send(frozenset((sender,)), again)
+            self._send(frozenset((sender,)), self._all_wants())
+        if wants := [word for word in words if is_want(word)]:
+            self._take_wants(sender, wants)
         if rows := [word for word in words if not is_want(word) and word not in (_JOINED, _ASKED)]:
             self._heard.put_nowait(rows)
+
+    def _take_wants(self, sender: int, words: list[EchoId]) -> None:
+        now, (topics, since_ms) = monotonic(), read_wants(words)
+        since = None if since_ms is None else now - max(self._clock.now_ms() - since_ms, 0) / 1000
+        if again := self._interests.take(sender, topics, now, since=since):
+            self._send(frozenset((sender,)), again)
 
     async def _hear(self) -> None:
         self._kept.recovered()  # it listens again; a look finds the words that a fault has lost
