@@ -7,9 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backchannel.core.full_text.queries import SearchPlace, SearchWanted, parse_query
+from backchannel.core.full_text.ranking import SearchText
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Role
 from backchannel.errors import InvalidRequest
+from backchannel.storage.full_text import IndexEntry
+from backchannel.storage.sqlite.full_text import SqliteFullText
 from backchannel.storage.store import Store
 from tests.storage.support import MAIN, Host, converse
 from tests.support.databases import is_postgres
@@ -207,3 +210,26 @@ async def test_roles_and_kinds_narrow_a_search(host: Host) -> None:
     assert await found(host.store, "needle", keys=("agent:main:cron:nightly",)) == ["needle of a job"]
     assert await found(host.store, "needle", keys=()) == []
     assert await found(host.store, "needle", agent_id="other") == []
+
+
+class Statements:
+    """Notes the texts of statements."""
+
+    def __init__(self) -> None:
+        self.texts: set[str] = set()
+
+    def all(self, sql: str, *values: object) -> list[tuple[object, ...]]:
+        self.texts.add(sql)
+        return []
+
+    def run(self, sql: str, *values: object) -> None:
+        self.texts.add(sql)
+
+
+def test_each_batch_for_the_index_is_written_with_the_same_statements() -> None:
+    # A connection keeps 512 statements: with numbers in their texts they took 20 MB, and the others had no room.
+    seen = Statements()
+    for start in range(3):
+        entries = [IndexEntry(n, f"m{n}", SearchText("said", ""), ()) for n in range(start, start + 9)]
+        SqliteFullText().add(seen, entries)
+    assert len(seen.texts) == 2

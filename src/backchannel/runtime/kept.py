@@ -18,8 +18,10 @@ from backchannel.core.runs import TranscriptHead
 
 MOST_KEPT_BYTES = 64 * 1024 * 1024
 """Of all conversations together."""
-_MESSAGE_BYTES = 600
+_MESSAGE_BYTES = 800
 """What a message is taken to need besides its text."""
+_CONVERSATION_BYTES = 3_500
+"""What a conversation is taken to need besides its messages."""
 
 
 class KeptConversation:
@@ -50,7 +52,8 @@ class KeptConversation:
         """The closed steps, for a model that has no encoder."""
         self.picture_sizes: list[int] = []
         """In bytes, of the pictures in closed steps."""
-        self.size = 0
+        self.size = _CONVERSATION_BYTES + sum(_size_of(message) for _, message in lines)
+        """About how many bytes of memory it needs."""
         self._summary = summary
         self._lines = lines
         self._next_seq = lines[-1][0] + 1 if lines else begins
@@ -82,6 +85,7 @@ class KeptConversation:
     def fill(self, lines: Sequence[Line]) -> None:
         """Add messages at the end."""
         self._lines += lines
+        self.size += sum(_size_of(message) for _, message in lines)
         self._next_seq = lines[-1][0] + 1 if lines else self._next_seq
 
     def is_for(self, view: View, encoder: str | None, run_id: str) -> bool:
@@ -117,25 +121,27 @@ class KeptConversation:
         for step in steps:
             if encoder is None:
                 self.messages += step
-                self.size += sum(map(_size_of, step))
             elif encoded := encoder.encode(step):
                 self.body += b"," + encoded if self.body else encoded
-                self.size += len(encoded) + _MESSAGE_BYTES
+            self.size += sum(map(_picture_bytes, step))
 
 
 def _size_of(message: Message) -> int:
-    pictures = sum(len(block.data or "") for block in message.content if isinstance(block, ImageBlock))
-    return _MESSAGE_BYTES + len(message.text) + pictures
+    return _MESSAGE_BYTES + len(message.text)
+
+
+def _picture_bytes(message: Message) -> int:
+    return sum(len(block.data or "") for block in message.content if isinstance(block, ImageBlock))
 
 
 class ConversationCache:
     """Kept conversations by session id, those used last; bounded by their size together."""
 
-    def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
+    def __init__(self) -> None:
         self._kept: OrderedDict[str, KeptConversation] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._size = 0
-        self._most_bytes = most_bytes
+        self._most_bytes = MOST_KEPT_BYTES
 
     def get(self, session_id: str) -> KeptConversation | None:
         return self._kept.get(session_id)
@@ -144,9 +150,8 @@ class ConversationCache:
         """Keep a conversation, or take note of its new size; the ones that were not used for longest go."""
         self._kept[session_id] = kept
         self._kept.move_to_end(session_id)
-        size = kept.size + _MESSAGE_BYTES
-        self._size += size - self._sizes.get(session_id, 0)
-        self._sizes[session_id] = size
+        self._size += kept.size - self._sizes.get(session_id, 0)
+        self._sizes[session_id] = kept.size
         while self._size > self._most_bytes and len(self._kept) > 1:
             self.drop(next(iter(self._kept)))
 
@@ -164,5 +169,6 @@ class ConversationCache:
         message = fact.message
         if (kept := self._kept.get(fact.session_id)) is not None:
             kept.appended(fact.seq, message)
+            self.put(fact.session_id, kept)
         elif fact.seq == 0 and message.role is Role.USER and message.run_id is not None:
             self.put(fact.session_id, KeptConversation([(0, message)]))

@@ -19,6 +19,8 @@ from backchannel.storage.full_text import Executes, IndexEntry, IndexMatch
 
 _ADD = "INSERT INTO message_words (rowid, said, tools, owner) VALUES (?, ?, ?, ?)"
 _REMOVE = "INSERT INTO message_words (message_words, rowid, said, tools, owner) VALUES ('delete', ?, ?, ?, ?)"
+_LISTED = "(SELECT value FROM json_each(?))"
+"""Numbers as one value: a connection keeps each statement, and numbers in its text would make each a new one."""
 
 
 class SqliteFullText:
@@ -44,7 +46,7 @@ class SqliteFullText:
         taken = [entry for entry in entries if (entry.position, entry.id) in waiting]
         for entry in taken:
             tx.run(_ADD, *_row(entry))
-        tx.run(f"DELETE FROM unindexed WHERE position IN ({_listed(taken)})")
+        tx.run(f"DELETE FROM unindexed WHERE position IN {_LISTED}", _places(taken))
         return len(taken)
 
     def remove(self, tx: Executes, entries: Sequence[IndexEntry]) -> None:
@@ -60,13 +62,14 @@ def _waiting(tx: Executes, entries: Sequence[IndexEntry]) -> set[tuple[int, str]
         (position, id)
         for position, id in tx.all(
             "SELECT u.position, m.id FROM unindexed u JOIN messages m ON m.rowid = u.position "
-            f"WHERE u.position IN ({_listed(entries)})"
+            f"WHERE u.position IN {_LISTED}",
+            _places(entries),
         )
     }
 
 
-def _listed(entries: Sequence[IndexEntry]) -> str:
-    return ", ".join(str(entry.position) for entry in entries)
+def _places(entries: Sequence[IndexEntry]) -> str:
+    return f"[{','.join(str(entry.position) for entry in entries)}]"
 
 
 def _written(term: Term) -> str:
