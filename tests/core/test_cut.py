@@ -7,11 +7,16 @@ from backchannel.core.cut import (
     NO_CUT,
     ContextMarks,
     Cut,
+    EarlierCut,
     beginning,
     clear,
     hide_pictures,
     leave_out,
+    narrowed,
+    narrower,
     read_cut,
+    taken_back,
+    widened,
     write_cut,
 )
 from backchannel.core.messages import Message, Role, ToolCallBlock, text_content
@@ -123,3 +128,24 @@ def test_of_too_large_pictures_half_of_the_room_is_filled_and_the_newest_is_alwa
         pictures_before=4, reason="earlier pictures are not shown again"
     )
     assert hide_pictures(Cut(pictures_before=4), [(4, MOST_PICTURE_BYTES + 1)]) is None
+
+
+def test_what_a_provider_says_of_its_window_counts_if_it_can_be_true() -> None:
+    assert narrower(9_000, 8_192) == 8_100, "less than what was refused, whatever it says"
+    assert narrower(20_000, 8_192) == 8_192
+    assert narrower(20_000, None) == 18_000
+    assert narrower(5_000, 16_000) == 4_500, "we may count less than there is"
+    assert narrower(5_000, 128_000) is None
+    assert narrower(700, None) is None
+    assert narrower(20_000, 512) is None
+
+
+def test_a_narrow_window_holds_for_its_model_for_a_day_or_until_a_summary_is_taken_back() -> None:
+    day = 24 * 3_600_000
+    narrow = narrowed(Cut(from_seq=5, summary_id="s", earlier=(EarlierCut(),)), 4_000, "a/b", 1_000)
+    assert (narrow.window_for("a/b", 9_000), narrow.window_for("a/c", 9_000)) == (4_000, 9_000)
+    assert widened(narrow, "a/b", day) is None and widened(narrow, "a/c", 2 * day) is None
+    wide = widened(narrow, "a/b", day + 1_000)
+    assert wide is not None and wide.window_for("a/b", 9_000) == 9_000 and wide.from_seq == 5
+    back = taken_back(narrow)
+    assert back is not None and back.window_for("a/b", 9_000) == 9_000

@@ -12,12 +12,13 @@ from backchannel.agents.scripted import Reply, Scripted, call
 from backchannel.core.compaction.entry import compaction_line
 from backchannel.core.compaction.values import CompactionState
 from backchannel.core.contracts import ModelFailed, ModelRequest
-from backchannel.core.cut import Cut, read_cut
+from backchannel.core.cut import NO_CUT, Cut, read_cut
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Message, Role, Usage
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.compaction import MOST_AT_ONCE, CompactionResult, _asked_job
+from tests.support.clocks import AheadClock
 from tests.support.gateways import CONFIG, MAIN, ended, running, session_of, transcript_of
 from tests.support.remembering import Remembering, is_summary
 
@@ -249,6 +250,38 @@ async def test_a_model_that_finds_every_request_too_long_ends_the_run_with_a_cle
         failed = await ended(gateway, run.id)
         assert failed.error_code == "model_failed" and "too long" in (failed.error or "")
         assert len(scene.asked) <= 5
+
+
+async def test_a_window_that_a_provider_called_too_small_is_tried_whole_again_after_a_day(tmp_path: Path) -> None:
+    scene = Remembering(window=100_000)
+    is_wrong = True
+
+    def wrong_once(request: ModelRequest) -> Scripted | None:
+        nonlocal is_wrong
+        fails, is_wrong = is_wrong and "wrong" in request.messages[-1].text, False
+        return ModelFailed("too long", retryable=False, is_too_long=True, limit_tokens=2_000) if fails else None
+
+    async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
+        await say(gateway, "fact ship is Ada", *(f"{n}: {FILLER}" for n in range(20)))
+        scene._reply = wrong_once
+        assert await say(gateway, "wrong: what is ship?") == ["Ada"]
+        await settled(gateway)
+        assert (await cut_of(gateway)).window == 2_000
+    async with running(tmp_path, scene.model, config=SETTINGS, clock=AheadClock(25 * 3600)) as gateway:
+        await say(gateway, "and now?")
+        assert (await cut_of(gateway)).window is None
+        assert (await transcript_of(gateway))[-1].moved == "the model's whole window is tried again"
+        await say(gateway, "and now?")
+        assert (await transcript_of(gateway))[-1].moved is None
+
+
+async def test_a_provider_that_calls_a_short_request_too_long_narrows_nothing(tmp_path: Path) -> None:
+    scene = Remembering(window=100_000)
+    scene._reply = lambda request: ModelFailed("too long", retryable=False, is_too_long=True, limit_tokens=128_000)
+    async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
+        failed = await ended(gateway, (await gateway.submit("main", "hello")).id)
+        assert failed.error_code == "model_failed" and len(scene.asked) == 1
+        assert await cut_of(gateway) == NO_CUT
 
 
 async def test_a_summary_is_asked_for_with_the_model_of_the_settings(tmp_path: Path) -> None:

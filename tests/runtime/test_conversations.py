@@ -17,6 +17,7 @@ from backchannel.core.contracts import ModelEvent, ModelFailed, ModelRequest
 from backchannel.core.cut import read_cut
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import ImageBlock, Message, Role, text_content
+from backchannel.core.runs import RunState
 from backchannel.core.sessions import SessionPatch
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.runtime import kept
@@ -253,3 +254,26 @@ async def test_a_retried_run_is_asked_with_its_own_part_last_and_the_reason_is_r
     assert not model.refused
     texts = [message.text for message in model.requests[-1].messages]
     assert texts[0] == "second" and texts[2:] == ["first", "re: first", "third"]
+
+
+async def test_after_a_retried_run_that_failed_again_the_next_reply_says_why_its_request_moved(tmp_path: Path) -> None:
+    def moody(request: ModelRequest) -> str:
+        if request.messages[-1].text.endswith("first"):
+            raise ModelFailed("no", retryable=False)
+        return "fine"
+
+    model = EncodedModel(replies=moody)
+    async with running(tmp_path, model, config=with_marks()) as gateway:
+        with pytest.raises(RunFailed):
+            await gateway.ask("main", "first", run_id="r")
+        await gateway.ask("main", "second")
+        await gateway.store.retry_run("r")
+        assert (await ended(gateway, "r")).state is RunState.ERROR
+        assert await reasons(gateway) == []
+    async with running(tmp_path, model, config=with_marks()) as gateway:
+        await gateway.ask("main", "third")
+        assert moves(model.bodies[-2:]) == [1]
+        assert await reasons(gateway) == ["the run that was asked before stood last, though others spoke after it"]
+        await gateway.ask("main", "fourth")
+        assert moves(model.bodies[-2:]) == [] and len(await reasons(gateway)) == 1
+    assert not model.refused

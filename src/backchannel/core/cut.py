@@ -8,6 +8,9 @@ the same. It moves when a request would pass the mark `at` of the model's window
 2. Above the mark `hard` the older part is left out, down to about half of the window (`leave_out`). The model is told.
 
 A picture too many moves it too: then only the newest half of the pictures is shown.
+
+A provider that says "too long" narrows the window of its model here (`narrower`, `narrowed`). Providers are wrong at
+times, so that holds for a day, until a summary is taken back, or until a reset (`widened`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from backchannel.core.budget import LINE_TOKENS
+from backchannel.core.budget import LINE_TOKENS, MIN_BUDGET
 from backchannel.core.requests import MOST_PICTURES_SHOWN, Conversation, View, ViewStart
 from backchannel.core.stored import StoredForm
 
@@ -28,6 +31,12 @@ _WORTH_CLEARING = 0.1
 """How much of the window the clearing of old results must save: less is not worth a new beginning."""
 _REST = 0.5
 """How much of the window a new cut leaves in use."""
+_TOO_LONG = 0.9
+"""How much of a request that was too long its model is taken to have room for, if the provider names no number."""
+_MISCOUNTED = 4
+"""How many times more tokens a request may have than we count. A larger limit cannot be what it passed."""
+_WINDOW_HOLDS_MS = 24 * 3_600_000
+"""For how long a provider's word about a window counts."""
 
 
 MOST_UNDONE = 3
@@ -63,6 +72,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     """The size of the window as the provider told it, if that is less than what we know of the model."""
     window_of: str | None = None
     """The model that has this window, as `provider/model`."""
+    window_at: int | None = None
+    """When the provider said so."""
     earlier: tuple[EarlierCut, ...] = ()
     """What summaries replaced, the last one last."""
     is_undone: bool = False
@@ -176,14 +187,36 @@ def taken_back(cut: Cut) -> Cut | None:
         question_seq=before.question_seq,
         is_short=before.is_short,
         earlier=cut.earlier[:-1],
+        window=None,
+        window_of=None,
+        window_at=None,
         is_undone=True,
         reason="a summary was taken back",
     )
 
 
-def narrowed(cut: Cut, window: int, model: str) -> Cut:
+def narrower(tokens: int, limit: int | None) -> int | None:
+    """Decide how large a window is whose model found a request of so many tokens too long.
+
+    `limit` is the number that the provider named. None if it cannot be true: no model has so small a window, or the
+    limit is far from passed.
+    """
+    window = min(limit or tokens, int(tokens * _TOO_LONG))
+    return None if window < MIN_BUDGET or (limit or 0) > tokens * _MISCOUNTED else window
+
+
+def narrowed(cut: Cut, window: int, model: str, now: int) -> Cut:
     """Take note that a model's window is smaller than what is known of it."""
-    return replace(cut, window=window, window_of=model, reason="the provider said that the request is too long")
+    reason = "the provider said that the request is too long"
+    return replace(cut, window=window, window_of=model, window_at=now, reason=reason)
+
+
+def widened(cut: Cut, model: str, now: int) -> Cut | None:
+    """Try the whole window of a model again, after a day; None if that is not due."""
+    if cut.window is None or cut.window_of not in (None, model) or now - (cut.window_at or 0) < _WINDOW_HOLDS_MS:
+        return None
+    reason = "the model's whole window is tried again"
+    return replace(cut, window=None, window_of=None, window_at=None, reason=reason)
 
 
 def hide_pictures(cut: Cut, shown: Sequence[tuple[int, int]]) -> Cut | None:

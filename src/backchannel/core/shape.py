@@ -29,6 +29,8 @@ class RequestShape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """The run that has its own part last, though others came after it."""
 
 
+_ORDERED = "a run that others spoke after goes on"
+_ORDERED_BEFORE = "the run that was asked before stood last, though others spoke after it"
 _STORED: StoredForm[RequestShape] = StoredForm(RequestShape)
 write_shape = _STORED.write
 
@@ -53,6 +55,6 @@ def difference(stored: str | None, now: RequestShape, cut: Cut) -> str | None:
         (last.cut != now.cut, cut.reason or "the view begins at the first message again"),
         (last.is_shared != now.is_shared, "several people write to this session now"),
         (last.hides_pictures != now.hides_pictures, "pictures were tried and not taken"),
-        (last.asked_by != now.asked_by, "a run that others spoke after goes on"),
+        (last.asked_by != now.asked_by, _ORDERED if now.asked_by is not None else _ORDERED_BEFORE),
     ]
     return "; ".join(reason for differs, reason in reasons if differs)

@@ -16,8 +16,18 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.budget import MIN_BUDGET, context_budget, estimate_tokens
-from backchannel.core.contracts import MessageEncoder, Model, ModelRequest, sees_images
-from backchannel.core.cut import ContextMarks, Cut, clear, hide_pictures, leave_out, narrowed, read_cut
+from backchannel.core.contracts import Clock, MessageEncoder, Model, ModelRequest, sees_images
+from backchannel.core.cut import (
+    ContextMarks,
+    Cut,
+    clear,
+    hide_pictures,
+    leave_out,
+    narrowed,
+    narrower,
+    read_cut,
+    widened,
+)
 from backchannel.core.facts import MessageAppended, TranscriptClosed
 from backchannel.core.messages import ImageBlock, Message
 from backchannel.core.requests import Conversation, Line, View
@@ -38,10 +48,8 @@ _BYTES_PER_TOKEN = 4
 """How much of a transcript is read for each token of the window: more than it can hold, so nothing is missed."""
 _FOLDED_AT_ONCE = 64
 """How many messages are read on the event loop; more are read in a thread."""
-_MOST_MOVES = 6
-"""How often the cut moves for one request: for pictures, results, a summary, and the oldest messages."""
-_TOO_LONG = 0.9
-"""How much of a request that was too long its model is taken to have room for, if the provider names no number."""
+_MOST_MOVES = 7
+"""How often the cut moves for one request: a wider window, pictures, results, a summary, the oldest messages."""
 
 
 class PreparedRequest(msgspec.Struct, frozen=True):
@@ -79,8 +87,11 @@ class _View(msgspec.Struct, frozen=True):
 class Conversations(Service):
     """Builds the requests of runs."""
 
-    def __init__(self, store: Store, pictures: Pictures, compaction: Compaction, wait: DatabaseWait) -> None:
+    def __init__(
+        self, store: Store, pictures: Pictures, compaction: Compaction, clock: Clock, wait: DatabaseWait
+    ) -> None:
         self._store = store
+        self._clock = clock
         self._compaction = compaction
         self._pictures = pictures
         self._durably = wait.durably
@@ -112,7 +123,12 @@ class Conversations(Service):
             raise
         self._cache.put(active.session_id, view.kept)
         ending = b"" if encoder is None else await _ending(encoder, view)
-        return self._prepared(active, setup, view, None if encoder is None else ending)
+        prepared = self._prepared(active, setup, view, None if encoder is None else ending)
+        if prepared.shape is not None and view.kept.asked_by is not None:
+            # If this run fails, the next request differs from this one, and its reply must say why.
+            await self._durably(partial(self._store.keep_shape, active.fence, active.session_id, prepared.shape))
+            self.committed(active, prepared)
+        return prepared
 
     def committed(self, active: ActiveRun, prepared: PreparedRequest) -> None:
         """Take note that the reply to a request is stored, and the request's shape with it."""
@@ -140,11 +156,17 @@ class Conversations(Service):
     async def shorter(
         self, active: ActiveRun, setup: RunSetup, prepared: PreparedRequest, limit: int | None
     ) -> PreparedRequest:
-        """Build a request again that the provider found too long; `limit` is the number of tokens that it named."""
-        window = min(limit or prepared.tokens, int(prepared.tokens * _TOO_LONG))
+        """Build a request again that the provider found too long; `limit` is the number of tokens that it named.
+
+        If what the provider said cannot be true, it is the same request.
+        """
+        window = narrower(prepared.tokens, limit)
+        if window is None:
+            return prepared
         kept = self._cache.get(active.session_id) or await self._load(active, setup.model)
         head = _head_of(kept)
-        await self._move(active, head, narrowed(read_cut(head.cut), max(window, MIN_BUDGET), setup.model.ref))
+        cut = narrowed(read_cut(head.cut), window, setup.model.ref, self._clock.now_ms())
+        await self._move(active, head, cut)
         return await self.request(active, setup)
 
     # --- The cut ---
@@ -156,7 +178,7 @@ class Conversations(Service):
             view = await self._view(active, setup, encoder)
             if await self._carried(active, setup, view):
                 continue
-            cut = _next_cut(setup, view)
+            cut = _next_cut(setup, view, self._clock.now_ms())
             if cut is None:
                 break
             if cut.from_seq > view.cut.from_seq and view.kept.is_whole:
@@ -287,8 +309,10 @@ class Conversations(Service):
         )
 
 
-def _next_cut(setup: RunSetup, view: _View) -> Cut | None:
+def _next_cut(setup: RunSetup, view: _View, now: int) -> Cut | None:
     """Decide where the cut goes before this request; None if it stays."""
+    if (wide := widened(view.cut, setup.model.ref, now)) is not None:
+        return wide
     window, marks = view.cut.window_for(setup.model.ref, setup.model.context_window), _marks(setup, view.cut)
     if (hidden := hide_pictures(view.cut, view.pictures)) is not None:
         return hidden

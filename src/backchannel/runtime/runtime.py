@@ -93,7 +93,7 @@ class Runtime(Service):
         self._approvals = Approvals(store, rules, lives_ms, self.hub, slots)
         asking = gates.gate(MODEL, defaults.max_concurrent, grows=False)
         self.compaction = Compaction(store, agents, models, asking, self.hub, clock, self._wait)
-        self._conversations = Conversations(store, Pictures(self.media), self.compaction, self._wait)
+        self._conversations = Conversations(store, Pictures(self.media), self.compaction, clock, self._wait)
         self._lanes = self._make_lanes(models, tools, gates, slots, asking)
         self._waits = Waits(store, self.hub)
         holds = AccountHolds(clock)

@@ -126,6 +126,7 @@ class Store:
     lines_between = look(contexts.lines_between)
     own_lines = read(contexts.own_lines)
     move_cut = write_within(cuts.move, _session_held)
+    keep_shape = write_within(cuts.keep_shape, _session_held)
     commit_compaction = write_within(compactions.commit, lambda made, *_: made.key)
     undo_compaction = write_within(compactions.undo, lambda key, *_: key)
     compaction = look(compactions.current)
@@ -207,11 +208,6 @@ class Store:
     home_chat = look(chats.home)
     move_chat = write(chats.move)
 
-    # Pictures, for other gateways
-    store_media_part = write_within(media.store_part, lambda name, *_: name)
-    load_media = read(media.load_parts)
-    has_media = look(media.is_complete)
-
     # Deliveries and drafts
     post = write(deliveries.post_once)
     claim_part = write(sending.claim)
@@ -265,6 +261,9 @@ class Store:
     wanted_growing = look(growing.wanted)
     write_growing = write_within(growing.write, _growing)
     forget_growing = write_within(growing.forget, _growing)
+    store_media_part = write_within(media.store_part, lambda name, *_: name)
+    load_media = read(media.load_parts)
+    has_media = look(media.is_complete)
 
     # Tokens, MCP calls, ids, and problems
     create_token = write(token_units.create)

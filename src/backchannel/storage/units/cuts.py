@@ -1,4 +1,4 @@
-"""Cuts: the place where a model's view of a transcript begins, moved in one commit."""
+"""Cuts: the place where a model's view of a transcript begins, moved in one commit; and the shape of its requests."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def store(tx: Tx, session_id: str, expected: str | None, cut: Cut) -> str | None
     )
     row = tx.one("SELECT cut FROM session_ids WHERE session_id = ?", session_id)
     return None if row is None else row[0]
+
+
+def keep_shape(tx: Tx, fence: Fence, session_id: str, shape: str) -> None:
+    """Store the shape of a request before it is sent. Most are stored with their reply."""
+    runs.unstopped(tx, fence)
+    tx.run("UPDATE session_ids SET shape = ? WHERE session_id = ?", shape, session_id)
