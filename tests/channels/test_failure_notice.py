@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
+from backchannel.core.compaction.prompting import asks_for_summary
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.delivery.delivery import DeliveryState, notice_text
 from backchannel.core.runs import CRASHES_UNTIL_GIVEN_UP, CRASHES_UNTIL_SET_ASIDE, RunKind, RunState
@@ -42,6 +43,21 @@ async def test_a_person_is_told_in_one_line_that_names_the_run_and_repeats_no_pr
     assert (told.to, told.text) == ("Chat-1", notice_text(run_id))
     assert run_id in told.text and SECRET_WORDS not in told.text
     assert receipt.delivery.run_id == run_id and receipt.delivery.session_key == MAIN
+
+
+async def test_a_person_whose_compact_brings_no_summary_is_told_in_the_same_chat(tmp_path: Path) -> None:
+    def reply(request: ModelRequest) -> str:
+        return failing(request) if asks_for_summary(request) else "noted"
+
+    model, long = ScriptedModel(replies=reply), "we talk about the weather. " * 200
+    async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, model=model) as world:
+        for n in range(6):
+            await world.say(messageId=f"m{n}", text=f"{n}: {long}")
+            await far_end.took(n + 1)
+        await world.say(messageId="c", text="/compact")
+        begun, told = (await far_end.took(8))[6:]
+    assert "is being summarised" in begun.text and begun.to == told.to == "Chat-1"
+    assert told.text == "Sorry, no summary was made. The operator can see why."
 
 
 async def test_a_run_whose_time_is_over_tells_too(tmp_path: Path) -> None:

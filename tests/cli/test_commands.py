@@ -16,6 +16,7 @@ import pytest
 
 from backchannel.storage.files.folder import load_address
 from tests.support.device import Device
+from tests.support.stub_provider import Fault
 
 from .conftest import Provider
 from .program import PATIENCE_S, Program
@@ -252,6 +253,17 @@ def test_status_lists_what_is_wrong_and_says_so_by_its_exit_code(program: Progra
     assert re.search(r"health +degraded", shown.stdout) and "1 problem:\n" in shown.stdout
     assert re.search(r"^model_unusable +anthropic/claude-sonnet-5-5 cannot be asked", shown.stdout, re.MULTILINE)
     assert [problem["code"] for problem in json.loads(told.stdout)["problems"]] == ["model_unusable"]
+
+
+def test_status_tells_that_summaries_fail(program: Program, provider: Provider) -> None:
+    program.write_config(provider.config)
+    with program.up():
+        for _ in range(4):
+            program.answer("send", "main", "we talk about the weather. " * 400)
+        provider.then(Fault(400, "no credit is left"))
+        assert "no credit is left" in program.run("sessions", "compact", "main").stdout
+        shown = program.answer("status")
+    assert re.search(r"services +compaction: no summary was made: .*no credit is left.* ago\)", shown)
 
 
 def test_without_a_gateway_a_command_says_how_to_start_one(program: Program) -> None:

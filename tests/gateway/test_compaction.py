@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from backchannel.agents.scripted import Scripted
+from backchannel.core.contracts import ModelFailed
 from tests.support.remembering import Remembering
 
 from .client import Client
@@ -96,6 +98,27 @@ async def test_the_chat_command_answers_at_once_and_the_summary_follows(make_wor
         assert "the harbour" in scene.summaries[-1].system
         assert "Took back the summary" in await command("/compact undo")
         assert "no summary to take back" in await command("/compact  undo")
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (ModelFailed("no credit of account 4711 is left", retryable=False), "The operator can see why"),
+        ("", "the model wrote no summary"),
+    ],
+)
+async def test_a_command_that_brings_no_summary_says_so_in_its_chat(
+    make_world: MakeWorld, failure: Scripted, told: str
+) -> None:
+    scene = Remembering(summary=lambda request: failure)
+    async with make_world(SETTINGS) as world, world.client() as client, world.client() as page:
+        world.gateway.add_model(scene.model)
+        await talk(client)
+        await page.ask("sessions.messages.subscribe", key=KEY)
+        await client.ask("chat.send", sessionKey=KEY, message="/compact", idempotencyKey="c")
+        said = await page.said(state="final")
+        assert told in str(said) and "4711" not in str(said)
+        assert "summary was made" in str(said) and await entries(client) == []
 
 
 async def test_a_short_session_and_a_function_need_none_and_say_why(make_world: MakeWorld) -> None:

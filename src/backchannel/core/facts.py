@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.commands.commands import CommandChat
 from backchannel.core.delivery.delivery import Delivery
 from backchannel.core.delivery.drafts import ShownDraft
 from backchannel.core.messages import Message
@@ -64,6 +65,8 @@ class CompactionAsked(msgspec.Struct, frozen=True):
     wish: str | None
     """What the summary should keep."""
     undoes: bool = False
+    chat: CommandChat | None = None
+    """Where to say that it failed; None if it was not asked for in a chat."""
 
 
 class DeliveryChanged(msgspec.Struct, frozen=True):

@@ -21,9 +21,11 @@ from backchannel.agents.gates import Gate
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.agents import AgentSettings
+from backchannel.core.commands.texts import no_summary_text, undo_text
 from backchannel.core.compaction.prompting import SummaryFailed
 from backchannel.core.compaction.values import CompactionState, MadeSummary, SummaryUndone
 from backchannel.core.contracts import Clock, Model, ModelFailed
+from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import CompactionAsked, RunChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import CompactionEntry
@@ -57,6 +59,8 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
     entry: CompactionEntry | None = None
     reason: str | None = None
+    is_failure: bool = False
+    """Whether the reason is an error, whose words are for operators."""
 
 
 class Compaction(Service):
@@ -125,7 +129,8 @@ class Compaction(Service):
         except FenceLost:
             return CompactionResult(reason="the gateway is stopping")
         except Exception as error:  # noqa: BLE001 - the edge of the background: whatever fails is logged, once
-            return CompactionResult(reason=self._failed(job, error))
+            is_failure = not isinstance(error, NothingToCompact | SummaryFailed)
+            return CompactionResult(reason=self._failed(job, error), is_failure=is_failure)
         finally:
             self._ready.pop(job.session_id, None)
 
@@ -259,23 +264,36 @@ class Compaction(Service):
 
     async def _carry_out(self, fact: CompactionAsked) -> None:
         try:
-            if fact.undoes:
-                await self._undone(fact)
-                return
-            session = await self._durably(partial(self._store.session, fact.key))
-            if session is not None and session.session_id == fact.session_id:
-                await self.asked(session, fact.wish)
+            told = await (self._undone(fact) if fact.undoes else self._summarised(fact))
+            if told is not None and fact.chat is not None:
+                post = Post(
+                    session_key=fact.key, address=fact.chat.address, text=told, quotes=fact.chat.quotes, always=True
+                )
+                await self._durably(partial(self._store.post, post))
         except (GatewayError, FenceLost) as error:
-            log.warning("no summary was made", session_key=fact.key, error=str(error))
+            log.warning("nobody was told that there is no summary", session_key=fact.key, error=str(error))
 
-    async def _undone(self, fact: CompactionAsked) -> None:
-        """Take a summary back after the run that was active."""
+    async def _summarised(self, fact: CompactionAsked) -> str | None:
+        """Make a summary for a chat; returns what the chat is told if there is none."""
+        session = await self._durably(partial(self._store.session, fact.key))
+        if session is None or session.session_id != fact.session_id:
+            return no_summary_text(_CHANGED)
+        try:
+            result = await self.asked(session, fact.wish)
+        except GatewayError as error:
+            log.warning("no summary was made", session_key=fact.key, error=str(error))
+            return no_summary_text(None)
+        return None if result.entry is not None else no_summary_text(None if result.is_failure else result.reason)
+
+    async def _undone(self, fact: CompactionAsked) -> str | None:
+        """Take a summary back after the run that was active; returns what the chat is told if there is none."""
         ended = self._ends.setdefault(fact.key, asyncio.Event())
         session = await self._durably(partial(self._store.session, fact.key))
         if session is not None and session.running_run is not None:
             await self._next_end(fact.key, ended)
         self._ends.pop(fact.key, None)
-        await self.undo(fact.key, fact.session_id)
+        undone = await self._store.undo_compaction(fact.key, fact.session_id, fact.chat)
+        return undo_text(undone) if undone.state is CompactionState.GONE else None
 
     # --- What became of it ---
 

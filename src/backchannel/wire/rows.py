@@ -418,6 +418,7 @@ class ServiceState(Answer, frozen=True, kw_only=True):
     up: bool
     since: int
     last_error: str | None = None
+    last_error_at: int | None = None
     next_try_at: int | None = None
 
 

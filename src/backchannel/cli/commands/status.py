@@ -106,12 +106,15 @@ def _channel(channel: answers.ChannelState, now_ms: int) -> str:
 
 
 def _is_shown(service: answers.ServiceState) -> bool:
-    """Show what is not up; channels have a line of their own."""
-    return not service.up and not service.name.startswith("channel:")
+    """Show what is not up, or failed since it is; channels have a line of their own."""
+    has_failed = service.last_error_at is not None and service.last_error_at >= service.since
+    return (has_failed or not service.up) and not service.name.startswith("channel:")
 
 
 def _service(service: answers.ServiceState, now_ms: int) -> str:
     error = f": {one_line(service.last_error, 120)}" if service.last_error else ""
+    if service.up:
+        return f"{service.name}{error} ({age(service.last_error_at or now_ms, now_ms)} ago)"
     wait_s = max(0, (service.next_try_at or now_ms) - now_ms) / 1000
     again = f" (next try in {wait_s:.0f} s)" if service.next_try_at is not None else ""
     return f"{service.name} down for {age(service.since, now_ms)}{error}{again}"

@@ -21,6 +21,7 @@ import msgspec
 from backchannel.core.policy.answering import Answerer
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.policy.send_policy import Destination, SendPolicySettings
+from backchannel.core.sessions import WEBCHAT, Address
 from backchannel.core.text import cut
 
 _SHAPE = re.compile(r"/(?P<name>[a-zA-Z]+)(?:@(?P<bot>[\w.-]+))?(?:\s*:|(?=\s)|$)(?P<rest>[^\x00-\x08\x0e-\x1f\x7f]*)")
@@ -249,6 +250,14 @@ def _usage_reply(spec: CommandSpec, words: list[str]) -> str:
 # Carrying one out
 
 
+class CommandChat(msgspec.Struct, frozen=True):
+    """The chat in which a command was written."""
+
+    address: Address = WEBCHAT
+    quotes: str | None = None
+    """The platform's id of the message with the command."""
+
+
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
     """Who wrote a command, and what the gateway knows of the session that rows do not tell."""
 
@@ -263,3 +272,5 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     """Who it was, for questions that it answers."""
     at_webchat: bool = False
     """Whether it was written by `chat.send`, which is answered there."""
+    chat: CommandChat = CommandChat()
+    """Where it was written, for an answer that comes later."""

@@ -63,6 +63,13 @@ def compact_text(*, is_begun: bool) -> str:
     )
 
 
+def no_summary_text(reason: str | None) -> str:
+    """Write what a chat is told if no summary was made. Without a reason it hides a provider's error."""
+    return (
+        "Sorry, no summary was made. The operator can see why." if reason is None else f"No summary was made: {reason}."
+    )
+
+
 def undo_text(undone: SummaryUndone) -> str:
     """Write what `/compact undo` answers."""
     if undone.state is CompactionState.BUSY:

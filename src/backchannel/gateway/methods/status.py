@@ -124,6 +124,7 @@ def _services(parts: GatewayParts) -> list[ServiceState]:
             up=health.is_up,
             since=health.since_ms,
             last_error=None if health.error is None else parts.secrets.hide(health.error),
+            last_error_at=health.error_at_ms,
             next_try_at=health.next_try_ms,
         )
         for name, health in parts.supervisor.health().items()

@@ -62,7 +62,7 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
                 reset(tx, key)
             return new_text(had_any=session is not None)
         case CommandName.COMPACT:
-            return _compact(tx, command, session)
+            return _compact(tx, command, session, asker)
         case CommandName.SEND:
             _set(tx, key, "send_policy", _POLICIES.get(command.word or ""))
             return send_text(command.word, at_webchat=asker.at_webchat)
@@ -81,13 +81,13 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
             return _pairing(tx, command, asker)
 
 
-def _compact(tx: Tx, command: Command, session: Session | None) -> str:
+def _compact(tx: Tx, command: Command, session: Session | None, asker: Asker) -> str:
     """Ask for a summary, or take the last one back."""
     if session is None:
         return compact_text(is_begun=False)
     if command.word == "undo":
-        return undo_text(compactions.undo(tx, session.key))
-    return compact_text(is_begun=compactions.ask(tx, session, command.argument))
+        return undo_text(compactions.undo(tx, session.key, chat=asker.chat))
+    return compact_text(is_begun=compactions.ask(tx, session, command.argument, asker.chat))
 
 
 def _answer(tx: Tx, command: Command, decision: ApprovalDecided, asker: Asker) -> str:

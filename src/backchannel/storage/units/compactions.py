@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.commands.commands import CommandChat
 from backchannel.core.compaction.values import CompactionState, MadeSummary, SummaryUndone
 from backchannel.core.cut import NO_CUT, Cut, read_cut, summarised, taken_back
 from backchannel.core.facts import CompactionAsked, SessionChanged
@@ -110,17 +111,19 @@ def begin_at_last(tx: Tx, session_id: str) -> None:
 # Asked for by a person
 
 
-def ask(tx: Tx, session: Session, wish: str | None) -> bool:
+def ask(tx: Tx, session: Session, wish: str | None, chat: CommandChat) -> bool:
     """Ask for a summary beside the lane; returns False if the conversation is too short for one."""
     (next_seq,) = required(tx.one("SELECT next_seq FROM session_ids WHERE session_id = ?", session.session_id))
     if next_seq - read_cut(_stored_cut(tx, session.session_id)).from_seq < _LEAST_MESSAGES:
         return False
-    tx.tell(CompactionAsked(session.key, session.session_id, wish))
+    tx.tell(CompactionAsked(session.key, session.session_id, wish, chat=chat))
     return True
 
 
-def undo(tx: Tx, key: str, session_id: str | None = None) -> SummaryUndone:
+def undo(tx: Tx, key: str, session_id: str | None = None, chat: CommandChat | None = None) -> SummaryUndone:
     """Take the last summary of a session back. It stays in the transcript, and an entry tells of it.
+
+    If a run is active, that happens after it, and `chat` is told if there is nothing to take back by then.
 
     Raises:
         SessionNotFound: there is no such session.
@@ -134,7 +137,7 @@ def undo(tx: Tx, key: str, session_id: str | None = None) -> SummaryUndone:
     if back is None or cut.summary_id is None:
         return SummaryUndone(CompactionState.GONE)
     if _is_busy(tx, session, None):
-        tx.tell(CompactionAsked(key, session.session_id, None, undoes=True))
+        tx.tell(CompactionAsked(key, session.session_id, None, undoes=True, chat=chat))
         return SummaryUndone(CompactionState.BUSY)
     summary = messages.find_in(tx, session.session_id, cut.summary_id).compaction
     if summary is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backchannel.core.commands.commands import Asker, CommandReply
+from backchannel.core.commands.commands import Asker, CommandChat, CommandReply
 from backchannel.core.delivery.channels import InboundEvent, InboundId
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import PolicyShadowed, QueueFilled
@@ -200,6 +200,7 @@ def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
             policy=arrival.rules.policy,
             destination=arrival.rules.destination,
             by=Answerer(f"{arrival.event.channel} {arrival.event.sender_id}", arrival.event.channel),
+            chat=CommandChat(routed.address, routed.quotes),
         )
         text = commands.carry_out(tx, command, routed.key, asker)
     reply = Post(session_key=str(routed.key), address=routed.address, text=text, quotes=routed.quotes, always=True)
