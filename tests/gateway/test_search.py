@@ -117,15 +117,26 @@ async def test_messages_are_found_in_all_sessions_the_best_first(shelf: Shelf) -
     assert archived == {"results": [], "sessions": []}
 
 
-async def test_a_transcript_that_a_reset_replaced_is_found_by_whoever_asks_for_all(shelf: Shelf) -> None:
+async def test_a_transcript_that_a_reset_replaced_is_found_and_read_by_its_id(shelf: Shelf) -> None:
     shelf.session(KEY, said("one", "red shoes"))
+    shelf.session("agent:main:cron:a", said("two", "old hats"))
     async with doors(shelf, {}) as at:
         old = (await at.client.ask("sessions.describe", key="main"))["session"]["sessionId"]
         await at.client.ask("sessions.reset", key="main")
-        now = await at.client.ask("sessions.search", query="red")
-        ever = await at.client.ask("sessions.search", query="red", scope={"archived": "all"})
+        now = await at.client.ask("sessions.search", query="red", scope={})
+        ever = await at.client.ask("sessions.search", query="red")
+        past = await at.client.ask("chat.history", sessionKey=old)
+        within = await at.client.ask("chat.search", sessionKey=old, query="shoes")
+        present = await at.client.ask("chat.history", sessionKey="main")
+        await at.client.ask("sessions.delete", key="agent:main:cron:a")
+        deleted = (await at.client.ask("sessions.search", query="hats"))["results"][0]
+        gone = await at.client.ask("chat.history", sessionKey=deleted["sessionId"])
     assert now["results"] == []
     assert [(each["messageId"], each["sessionId"]) for each in ever["results"]] == [("one", old)]
+    assert [message["id"] for message in past["messages"]] == ["one"] and past["sessionId"] == old
+    assert [match["messageId"] for match in within["matches"]] == ["one"]
+    assert present["messages"] == [] and present["follows"]["sessionId"] == old
+    assert [message["id"] for message in gone["messages"]] == ["two"]
 
 
 async def test_what_stands_around_a_word_is_shown_also_behind_letters_whose_small_form_is_longer(shelf: Shelf) -> None:

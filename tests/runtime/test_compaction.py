@@ -45,6 +45,12 @@ async def cut_of(gateway: Gateway) -> Cut:
     return read_cut((await gateway.store.context(session.session_id, max_bytes=1)).head.cut)
 
 
+async def spent_by_day(gateway: Gateway) -> list[float]:
+    """Add up the usage of all days: tokens in and out, and cost."""
+    days = (await gateway.store.spending(since=0, until=1 << 60)).days
+    return [sum(day.tokens_in for day in days), sum(day.tokens_out for day in days), sum(day.cost for day in days)]
+
+
 def entries(messages: list[Message]) -> list[Message]:
     return [message for message in messages if message.compaction is not None]
 
@@ -84,16 +90,17 @@ async def test_a_fact_told_long_ago_is_answered_from_the_summary(tmp_path: Path)
         assert not scene.model.refused
 
 
-async def test_what_a_summary_used_counts_for_its_session_cached_tokens_too(tmp_path: Path) -> None:
+async def test_what_a_summary_used_counts_for_its_session_and_its_day_cached_tokens_too(tmp_path: Path) -> None:
     used = Usage(input=10, output=7, cache_read=200, cache_write=3, cost=0.5)
     scene = Remembering(summary=lambda request: Reply(text="all of it", usage=used))
     async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
         await say(gateway, *(f"{n}: {FILLER}" for n in range(6)))
-        before = await session_of(gateway)
+        before, spent = await session_of(gateway), await spent_by_day(gateway)
         assert (await gateway.runtime.compaction.asked(before, None)).entry is not None
-        after = await session_of(gateway)
+        after, spent_then = await session_of(gateway), await spent_by_day(gateway)
     assert (after.tokens_in - before.tokens_in, after.tokens_out - before.tokens_out) == (213, 7)
     assert (after.cost or 0) - (before.cost or 0) == pytest.approx(0.5)
+    assert [now - then for now, then in zip(spent_then, spent, strict=True)] == pytest.approx([213, 7, 0.5])
 
 
 async def test_nobody_waits_for_a_summary_below_the_hard_mark(tmp_path: Path) -> None:

@@ -65,6 +65,26 @@ def test_a_search_finds_messages_of_all_sessions_and_opens_one_in_its_transcript
     expect(page.locator("[id^=m-]").filter(has_text="the walrus ate all oysters").first).to_be_visible()
 
 
+def test_a_search_opens_what_was_said_before_a_reset_and_the_way_back_leads_to_the_present(
+    person: Person, gateway: GatewayProcess
+) -> None:
+    page = person.open()
+    key = "agent:researcher:heron"
+    talk(gateway, key, "the narwhal lost its compass")
+    gateway.call("sessions.reset", key=key)
+    talk(gateway, key, "a new day")
+    page.get_by_role("searchbox", name="Search sessions").fill("narwhal comp")
+    hit = page.get_by_role("list", name="Messages found").get_by_role("link").filter(has_text="earlier").last
+    expect(hit).to_contain_text("the narwhal lost its compass")
+    hit.click()
+    expect(page.locator("[id^=m-]").filter(has_text="the narwhal lost its compass").first).to_be_visible()
+    expect(page.get_by_role("textbox", name="Message")).to_have_count(0)
+    page.get_by_role("link", name="The present one").click()
+    expect(page.locator("[id^=m-]").filter(has_text="a new day").first).to_be_visible()
+    page.get_by_role("link", name="The earlier one").click()
+    expect(page.locator("[id^=m-]").filter(has_text="the narwhal lost its compass").first).to_be_visible()
+
+
 def test_filters_and_search_narrow_the_list_and_stay_after_a_reload(person: Person, gateway: GatewayProcess) -> None:
     talk(gateway, "agent:main:hedgehog", "hello")
     talk(gateway, "agent:researcher:badger", "hello")

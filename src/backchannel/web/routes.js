@@ -13,7 +13,7 @@ export function route(hash = location.hash) {
 /** The address of a place: `href("sessions", key, {message: id})`; args is one or a list. */
 export function href(view, args = [], params = {}) {
   const path = [view, ...[args].flat()].map(encodeURIComponent).join("/");
-  const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== false && value !== "");
   const query = new URLSearchParams(given).toString();
   return `#/${path}${query ? `?${query}` : ""}`;
 }

@@ -55,13 +55,20 @@ export class Transcript {
   /** Runs whose end was heard and whose rows are not read yet. */
   #ended = new Map();
 
-  constructor(key, changed) {
+  /** With `pastId` it is an earlier transcript of the session, which has no events. */
+  constructor(key, changed, pastId) {
     this.key = key;
+    this.pastId = pastId;
     this.#changed = changed;
   }
 
+  /** What reading methods are given for `sessionKey`. */
+  get address() {
+    return this.pastId ?? this.key;
+  }
+
   start() {
-    this.#offs = [
+    this.#offs = this.pastId ? [gateway.on("resync", () => this.#resync())] : [
       gateway.on("resync", () => this.#resync()),
       gateway.on("session.message", (payload) => payload.sessionKey === this.key && this.#appended(payload)),
       gateway.on("sessions.changed", (payload) => payload.sessionKey === this.key && this.syncSoon()),
@@ -76,7 +83,7 @@ export class Transcript {
     this.#offs.forEach((off) => off());
     clearTimeout(this.#timer);
     cancelAnimationFrame(this.#frame);
-    if (gateway.state === "open") gateway.call("sessions.messages.unsubscribe", { key: this.key }).catch(() => {});
+    if (gateway.state === "open" && !this.pastId) gateway.call("sessions.messages.unsubscribe", { key: this.key }).catch(() => {});
   }
 
   /** Read what is new, soon. */
@@ -90,7 +97,7 @@ export class Transcript {
     const [first] = this.messages;
     if (!this.hasOlder || !first) return;
     const sessionId = this.sessionId;
-    const page = await gateway.call("chat.history", { sessionKey: this.key, before: first.id, limit });
+    const page = await gateway.call("chat.history", { sessionKey: this.address, before: first.id, limit });
     if (page.sessionId !== sessionId || this.messages[0] !== first) return;
     const older = page.messages.filter((message) => !this.#ids.has(message.id));
     older.forEach((message) => this.#ids.add(message.id));
@@ -148,9 +155,9 @@ export class Transcript {
     const ended = [...this.#ended.keys()];
     const { expected } = this;
     try {
-      await gateway.call("sessions.messages.subscribe", { key: this.key });
+      if (!this.pastId) await gateway.call("sessions.messages.subscribe", { key: this.key });
       await this.#readRows();
-      await this.#readRuns();
+      if (!this.pastId) await this.#readRuns();
       this.error = null;
       this.expected = this.expected.filter((entry) => !expected.includes(entry));
       ended.forEach((runId) => this.#settle(runId));
@@ -173,7 +180,7 @@ export class Transcript {
     for (;;) {
       let page;
       try {
-        page = await gateway.call("chat.history", { sessionKey: this.key, after, limit: PAGE });
+        page = await gateway.call("chat.history", { sessionKey: this.address, after, limit: PAGE });
       } catch (error) {
         if (error.kind !== "NOT_FOUND" || error.code === "session_not_found") throw error;
         return this.#readNewest(); // the row is in another transcript: the session was reset
@@ -187,7 +194,7 @@ export class Transcript {
   }
 
   async #readNewest() {
-    const page = await gateway.call("chat.history", { sessionKey: this.key, limit: FIRST_PAGE });
+    const page = await gateway.call("chat.history", { sessionKey: this.address, limit: FIRST_PAGE });
     if (this.sessionId !== undefined && page.sessionId !== this.sessionId) {
       this.live.clear();
       this.notes = this.notes.slice(-1).map((note) => ({ ...note, after: undefined })); // the answer to /new
@@ -217,7 +224,7 @@ export class Transcript {
   async readMorePending() {
     const cursor = this.#pendingNext;
     if (!cursor) return;
-    const page = await gateway.call("chat.history", { sessionKey: this.key, limit: 1, pendingCursor: cursor });
+    const page = await gateway.call("chat.history", { sessionKey: this.address, limit: 1, pendingCursor: cursor });
     if (page.sessionId !== this.sessionId || cursor !== this.#pendingNext) return;
     this.#morePending = [...this.#morePending, ...page.pending];
     this.pending = [...this.pending, ...page.pending];

@@ -14,7 +14,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import FIRST_PENDING, PendingPlace, encode_message
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import OpenedSession, Session
-from backchannel.errors import InvalidRequest, SessionNotFound
+from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import check_agent, find_session_or_main, resolve
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.openclaw.lines import pending_inputs, placed_all
@@ -77,9 +77,9 @@ class OpenedChat(ChatHistory, frozen=True, kw_only=True):
 async def chat_history(call: Call, params: ChatHistoryParams) -> OpenedChat:
     """Reads a session's transcript, oldest first, as it is stored.
 
-    A session that does not exist yet is empty and has no `sessionId`: its first message makes it. A deleted session is
-    read by its id. OpenClaw's clients with a name that begins with `openclaw-` get messages as `chat.startup` shows
-    them.
+    A session that does not exist yet is empty and has no `sessionId`: its first message makes it. A deleted session and
+    a transcript that a reset replaced are read by their ids. OpenClaw's clients with a name that begins with
+    `openclaw-` get messages as `chat.startup` shows them.
     """
     key, session = await session_or_new(call, params.session_key, params.agent_id)
     return await open_chat(call, key, session, params)
@@ -136,7 +136,7 @@ async def open_chat(
 
 
 def _is_over(session: Session, text: str | None) -> bool:
-    """Whether a session was named by its id and is deleted: it has no more events of its own."""
+    """Whether a transcript was named by its id and has ended: it has no more events of its own."""
     return session.archived_at is not None and text is not None and text.strip().lower() == session.session_id
 
 
@@ -223,20 +223,21 @@ def fit(lines: Iterable[bytes], max_bytes: int) -> tuple[list[Raw], bool]:
 
 
 async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
-    """Find a session to read, or a deleted one by its id; a main session may have no row yet."""
+    """Find a session to read, or an ended transcript by its id; a main session may have no row yet."""
     try:
         at, session = await find_session_or_main(call.parts, text, agent_id)
-    except SessionNotFound:
-        if (deleted := await _deleted(call.parts, text)) is None:
+    except (SessionIdReplaced, SessionNotFound):
+        if (ended := await _ended(call.parts, text)) is None:
             raise
-        return SessionKey.stored(deleted.key), deleted
+        return SessionKey.stored(ended.key), ended
     return at.key, session
 
 
-async def _deleted(parts: GatewayParts, text: str) -> Session | None:
-    """Find a deleted session by its id; if its key is in use again, only its transcript is left."""
+async def _ended(parts: GatewayParts, text: str) -> Session | None:
+    """Find an ended transcript by its id: of a deleted session, or from before a reset."""
     entry = await parts.store.session_by_id(text.strip().lower())
-    session = None if entry is None or entry.end_reason != "deleted" else await parts.store.session(entry.key)
+    is_ended = entry is not None and entry.end_reason not in (None, "importing")
+    session = await parts.store.session(entry.key) if entry is not None and is_ended else None
     if entry is None or session is None or session.session_id == entry.session_id:
         return session
     return msgspec.structs.replace(

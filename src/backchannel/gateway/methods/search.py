@@ -124,10 +124,11 @@ class SessionsFound(Answer, frozen=True, kw_only=True):
 async def sessions_search(call: Call, params: SessionsSearchParams) -> SessionsFound:
     """Finds words in all sessions, or in those named, best first.
 
-    The query is written as for the tool `sessions_search`; its last word may be unfinished. Transcripts that a reset
-    has replaced count with `scope.archived` `all`.
+    The query is written as for the tool `sessions_search`; its last word may be unfinished. Deleted sessions count, and
+    transcripts that a reset has replaced: `chat.history` reads them by `sessionId`. With a `scope` they count only if
+    its `archived` is `all`.
     """
-    scope = params.scope or SearchScope()
+    scope = params.scope or SearchScope(archived="all")
     keys = await _keys(call, params)
     agent_id = params.agent_id or scope.agent_id
     wanted = SearchWanted(

@@ -70,7 +70,17 @@ def _beginning(cut: Cut) -> tuple[int, str | None, int]:
 
 
 def _count(tx: Tx, made: MadeSummary) -> None:
+    """Count what a summary used: for the session, and for its newest run, whose day it counts in."""
     usage, entry = made.usage, made.message.compaction
+    tx.run(
+        "UPDATE runs SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, cost = coalesce(cost + ?, cost, ?) "
+        "WHERE position = (SELECT max(position) FROM runs WHERE session_key = ? AND started_at IS NOT NULL)",
+        usage.sent,
+        usage.output,
+        usage.cost,
+        usage.cost,
+        made.key,
+    )
     tx.run(
         "UPDATE sessions SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, "
         "cost = coalesce(cost + ?, cost, ?), total_tokens = ? WHERE key = ?",

@@ -1,4 +1,4 @@
-"""Cuts: the place where a model's view of a transcript begins, moved in one commit; and the shape of its requests."""
+"""Cuts: where a model's view of a transcript begins, and the shape of its requests."""
 
 from __future__ import annotations
 

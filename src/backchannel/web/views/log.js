@@ -3,6 +3,7 @@ import { Component, html, useEffect, useLayoutEffect, useMemo, useRef, useState 
 import { Icon } from "../icons.js";
 import { Markdown } from "../markdown.js";
 import { Button, Empty, ErrorNote, Fold, Skeleton, Text, When, toast, visible } from "../parts.js";
+import { href } from "../routes.js";
 import { readMessage } from "../speech.js";
 import { useGroups } from "./entries.js";
 import { LongText, MessageRow, PlainText, RunNote, ToolCall } from "./message.js";
@@ -35,7 +36,7 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
     <div class="log" ref=${box} onScroll=${scroll.look} tabindex="0" role="region" aria-label="Transcript">
       <div class="log-inner">
         ${transcript.hasOlder && html`<${Older} load=${scroll.loadOlder} />`}
-        ${!transcript.hasOlder && transcript.follows && html`<${BegunAnew} follows=${transcript.follows} />`}
+        ${!transcript.hasOlder && transcript.follows && html`<${BegunAnew} follows=${transcript.follows} sessionKey=${transcript.key} />`}
         <div role="log" aria-live=${isLong && !scroll.isAtEnd ? "off" : "polite"} aria-relevant="additions" aria-label="Messages">
           ${groups.map((group, index) => html`<${Group} key=${group.id} near=${near} isLong=${isLong} isLast=${index >= groups.length - 2} before=${groups[index - 1]?.entries.at(-1)} entries=${group.entries} showsAll=${showsAll} target=${target} runs=${transcript.runs} agent=${agent} sessionKey=${transcript.key} onRetry=${onRetry} canRetry=${canRetry} />`)}
         </div>
@@ -52,9 +53,9 @@ export function TranscriptLog({ transcript, session, showsAll, params, outbox, o
 const BEGUN = { daily: "for a new day", idle: "after a pause" };
 
 /** Why the transcript begins here: an earlier one ended. */
-function BegunAnew({ follows }) {
-  return html`<p class="muted small begun-anew" title=${`The earlier transcript is ${follows.sessionId}`}>${"This conversation began anew "}
-    ${clockTime(follows.endedAt, Date.now())}, ${BEGUN[follows.reason] ?? "by a reset"}</p>`;
+function BegunAnew({ follows, sessionKey }) {
+  return html`<p class="muted small begun-anew">${"This conversation began anew "}
+    ${clockTime(follows.endedAt, Date.now())}, ${BEGUN[follows.reason] ?? "by a reset"}. <a href=${href("sessions", sessionKey, { transcript: follows.sessionId })}>The earlier one</a></p>`;
 }
 
 /** How the agent of a session is called: a sub-agent often has the same agent as the one who started it. */

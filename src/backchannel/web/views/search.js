@@ -46,7 +46,7 @@ export function SearchWithin({ transcript, onClose }) {
   }, [query]);
   const open = (message) => {
     if (route().params.message === message) document.getElementById(`m-${message}`)?.scrollIntoView({ block: "center" });
-    else go("sessions", transcript.key, { message });
+    else go("sessions", transcript.key, { transcript: transcript.pastId, message });
   };
   const keys = (event) => event.key === "Escape" && !query && onClose();
   return html`<div class="search-within" ref=${root} onKeyDown=${keys}>
@@ -61,7 +61,7 @@ export function SearchWithin({ transcript, onClose }) {
   </div>`;
 }
 
-/** The messages of all sessions that have the words searched for, best first; each opens in its transcript. */
+/** The messages of all sessions that have the words searched for, best first; each opens in its transcript, past ones too. */
 export function FoundMessages({ query }) {
   const wanted = query.trim();
   const [found, setFound] = useState(null);
@@ -69,22 +69,24 @@ export function FoundMessages({ query }) {
   useEffect(() => {
     const mine = ++turn.current;
     if (!wanted || !gateway.knows("sessions.search")) return setFound(null);
-    gateway.call("sessions.search", { query: wanted }).then(
+    gateway.call("sessions.search", { query: wanted, scope: { archived: "all" } }).then(
       (answer) => mine === turn.current && setFound(answer),
       () => mine === turn.current && setFound(null), // such as signs alone: no word to search for
     );
   }, [wanted]);
   if (!wanted || !found?.results.length) return null;
+  const present = new Set(found.sessions.filter((row) => !row.archivedAt).map((row) => row.sessionId));
+  const past = (hit) => !present.has(hit.sessionId);
   return html`<details class="fold found-messages" open><summary><span>Messages</span> <span class="muted small">${found.results.length}${found.truncated ? " and more" : ""}</span></summary>
     <ol class="matches" aria-label="Messages found">
-      ${found.results.map((hit) => html`<li key=${hit.messageId}><a href=${href("sessions", hit.sessionKey, { message: hit.messageId })}>
-        <span class="muted small cut"><bdi>${hit.sessionKey}</bdi> · ${SPEAKERS[hit.role] || hit.role} · <${When} ts=${hit.timestamp} /></span><span class="cut"><${Text}>${hit.snippet}<//></span></a></li>`)}
+      ${found.results.map((hit) => html`<li key=${hit.messageId}><a href=${href("sessions", hit.sessionKey, { transcript: past(hit) && hit.sessionId, message: hit.messageId })}>
+        <span class="muted small cut"><bdi>${hit.sessionKey}</bdi> · ${SPEAKERS[hit.role] || hit.role} · <${When} ts=${hit.timestamp} />${past(hit) && " · earlier conversation"}</span><span class="cut"><${Text}>${hit.snippet}<//></span></a></li>`)}
     </ol></details>`;
 }
 
 async function searchPage(transcript, query, before) {
   if (!gateway.knows("chat.search")) return searchLoaded(transcript, query);
-  return gateway.call("chat.search", { sessionKey: transcript.key, query: query.trim(), ...(before && { before }) });
+  return gateway.call("chat.search", { sessionKey: transcript.address, query: query.trim(), ...(before && { before }) });
 }
 
 function searchLoaded(transcript, query) {

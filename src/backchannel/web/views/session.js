@@ -26,9 +26,9 @@ export function NoSession() {
   </section>`;
 }
 
-function useTranscript(key) {
+function useTranscript(key, pastId) {
   const [, setCount] = useState(0);
-  const transcript = useMemo(() => new Transcript(key, () => setCount((n) => n + 1)), [key]);
+  const transcript = useMemo(() => new Transcript(key, () => setCount((n) => n + 1), pastId), [key, pastId]);
   useEffect(() => {
     transcript.start();
     return () => transcript.stop();
@@ -38,7 +38,7 @@ function useTranscript(key) {
 
 export function SessionView({ sessionKey, params }) {
   const { has } = useGateway();
-  const transcript = useTranscript(sessionKey);
+  const transcript = useTranscript(sessionKey, params.transcript);
   useEffect(() => onAnswer(sessionKey, (entry, answer) => {
     if (answer.reply !== undefined) transcript.addNote(answer.runId, answer.reply);
     else transcript.expect(entry);
@@ -83,8 +83,8 @@ export function SessionView({ sessionKey, params }) {
       onRetry=${retry} onAgain=${(id) => sendAgain(sessionKey, id)} onDrop=${(id) => dropUnsent(sessionKey, id)} />
     ${session.archivedAt
       ? html`<p class="note archived-note">This session is archived: a message to its key starts a new one. <a href=${href("sessions")}>All sessions</a></p>`
-      : null}
-    <${Composer} sessionKey=${sessionKey} name=${sessionName(session)} history=${own} isRunning=${isRunning} onSend=${(text) => sendLater(sessionKey, text)} onAbort=${abort} />
+      : params.transcript && html`<p class="note archived-note">This is an earlier conversation of this session, and it is over. <a href=${href("sessions", sessionKey)}>The present one</a></p>`}
+    ${!params.transcript && html`<${Composer} sessionKey=${sessionKey} name=${sessionName(session)} history=${own} isRunning=${isRunning} onSend=${(text) => sendLater(sessionKey, text)} onAbort=${abort} />`}
   </section>`;
 }
 
