@@ -247,6 +247,27 @@ async def test_a_unit_that_raises_before_it_writes_does_not_make_its_group_run_a
     assert bench.in_file() == ["a", "b", "c"]
 
 
+@both
+async def test_a_long_statement_that_fails_refuses_its_unit_alone(bench: Bench) -> None:
+    def put_long(ref: str, sql: str) -> Unit[str]:
+        def unit(tx: Tx) -> str:
+            tx.run_long(sql, ref)
+            return ref
+
+        return unit
+
+    row = "INSERT INTO inbox (id, session_key, body) VALUES (?, '', '')"
+    async with bench.one_group():
+        futures = [bench.driver.write(put("a")), bench.driver.write(put_long("long", row))]
+        futures += [bench.driver.write(put_long("twice", row.replace("?", "coalesce(?, '')") + ", ('a', '', '')"))]
+        futures += [bench.driver.write(put("b"))]
+    a, long, twice, b = await outcomes(futures)
+    assert [a, long, b] == ["a", "long", "b"]
+    assert isinstance(twice, Exception)
+    assert sorted(bench.in_file()) == ["a", "b", "long"]
+    assert not bench.fatal
+
+
 @sqlite_only
 async def test_after_a_unit_that_raised_when_it_had_written_its_group_still_shares_one_commit(bench: Bench) -> None:
     def give_back_and_fail(tx: Tx) -> str:

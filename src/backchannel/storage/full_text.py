@@ -47,6 +47,8 @@ class Executes(Protocol):
 
     def run(self, sql: str, *values: Any) -> None: ...
 
+    def run_long(self, sql: str, *values: Any) -> None: ...
+
 
 class FullText(Protocol):
     """An index of words."""

@@ -60,6 +60,9 @@ class UnitTx(ABC):
     @abstractmethod
     def run(self, sql: str, *values: Any) -> None: ...
 
+    def run_long(self, sql: str, *values: Any) -> None:
+        self.run(sql, *values)
+
     def insert(self, table: Table[Any], then: str = "", /, **values: Any) -> None:
         self.run(table.inserts[then, *values], *values.values())
 

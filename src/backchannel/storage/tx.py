@@ -118,6 +118,10 @@ class Tx(Protocol):
         """Write; an error may come up only at the end of the unit."""
         ...
 
+    def run_long(self, sql: str, *values: Any) -> None:
+        """Write with a statement that takes milliseconds. It runs after the unit, which cannot read the result."""
+        ...
+
     def insert(self, table: Table[Any], then: str = "", /, **values: Any) -> None:
         """Insert a row, its values by column; `then` ends the statement, such as ON CONFLICT."""
         ...

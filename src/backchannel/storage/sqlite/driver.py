@@ -3,12 +3,13 @@
 All waiting units run in one IMMEDIATE transaction. A unit that raises is rolled back alone. Most such units have
 written nothing, so no unit has a savepoint at first. After a unit that had written, the group runs again with
 savepoints. Units are short and run on the event loop: to hand each statement to a thread costs more than the statement,
-because of the interpreter lock. Only the wait for the disk is long, and the commit thread does that. Nobody is
-answered, and no fact is handed on, before COMMIT returns.
+because of the interpreter lock. Only the wait for the disk is long, and the commit thread does that, after the long
+statements of the units (`Tx.run_long`). Nobody is answered, and no fact is handed on, before COMMIT returns.
 
 - The transaction is gone after a unit failed (full disk). Nothing of the group counts. Its units run again one by one,
   so that only those that cannot be done are refused.
 - COMMIT fails because the disk is full: the same.
+- A long statement fails: the same, and its unit is refused.
 - BEGIN fails (another program holds the file): it is tried again for a while, then the whole group is refused.
 - COMMIT fails otherwise: whether it happened is not known here. Nobody is answered (their futures are cancelled),
   the driver stops for good and `on_fatal` ends the process; the next start reads the truth.
@@ -59,15 +60,21 @@ class _HalfDone(Exception):
     """A unit raised after it had written, and has no savepoint to return to."""
 
 
+class _Undone(Exception):
+    """A long statement failed before COMMIT, so nothing of the group counts."""
+
+
 class SqliteTx(UnitTx):
     """A unit's view of one connection."""
 
-    __slots__ = ("_execute",)
+    __slots__ = ("_execute", "long")
     full_text: FullText = SqliteFullText()
 
     def __init__(self, connection: sqlite3.Connection, context: UnitContext = NO_CONTEXT, now: int = 0) -> None:
         super().__init__(context, now)
         self._execute = connection.execute
+        self.long: list[tuple[str, Row]] = []
+        """Statements for the commit thread."""
 
     def one(self, sql: str, *values: Any) -> Row | None:
         row: Row | None = self._execute(sql, values).fetchone()
@@ -78,6 +85,9 @@ class SqliteTx(UnitTx):
 
     def run(self, sql: str, *values: Any) -> None:
         self._execute(sql, values)
+
+    def run_long(self, sql: str, *values: Any) -> None:
+        self.long.append((sql, values))
 
     def insert(self, table: Table[Any], then: str = "", /, **values: Any) -> None:
         self._execute(table.inserts[then, *values], (*values.values(),))
@@ -122,7 +132,7 @@ class SqliteDriver:
         self._writer = connect(path, wait_s=0)
         self._here = connect(path, readonly=True)
         self._readers = _Readers(path)
-        self._commits: SimpleQueue[list[WaitingUnit] | None] = SimpleQueue()
+        self._commits: SimpleQueue[tuple[list[WaitingUnit], list[tuple[str, Row]]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._commit_groups, name="sqlite-commit", daemon=True)
         self._thread.start()
 
@@ -218,7 +228,7 @@ class SqliteDriver:
         except BaseException as cause:  # noqa: BLE001 - whatever it was: with a transaction left open nothing goes on
             self._die(group, cause)
         else:
-            self._commits.put(group)
+            self._commits.put((group, tx.long))
 
     def _take_group(self) -> Iterator[WaitingUnit]:
         """Take waiting units, until the event loop was blocked for too long."""
@@ -246,13 +256,14 @@ class SqliteDriver:
     def _run_unit(self, entry: WaitingUnit, tx: SqliteTx) -> None:
         entry.error, entry.facts = None, []
         tx.facts = entry.facts
-        changes, began = self._writer.total_changes, perf_counter()
+        changes, long, began = self._writer.total_changes, len(tx.long), perf_counter()
         try:
             entry.result = entry.unit(tx, *entry.args, **entry.kwargs)
         except Exception as error:  # the edge of a unit: its caller is told, and the rest of the group goes on
             if _is_full(error) or not self._writer.in_transaction:
                 raise sqlite3.OperationalError("the transaction is gone") from error
             entry.refuse(error)
+            del tx.long[long:]
             if self._writer.total_changes != changes:
                 raise _HalfDone from error
         if (took := perf_counter() - began) > self.slowest[0]:
@@ -295,14 +306,23 @@ class SqliteDriver:
         self._loop.call_soon(self._next_group)  # not called from here: hundreds may be refused one after the other
 
     def _commit_groups(self) -> None:
-        while (group := self._commits.get()) is not None:
+        while (work := self._commits.get()) is not None:
+            group, long = work
             error: BaseException | None = None
             try:
+                self._run_long(long)
                 self._commit()
             except BaseException as raised:  # noqa: BLE001 - whatever it was, the loop decides what follows
                 error = raised
             with suppress(RuntimeError):  # the loop is closed: there is nothing to report to
                 self._loop.call_soon_threadsafe(self._committed, group, error)
+
+    def _run_long(self, statements: list[tuple[str, Row]]) -> None:
+        try:
+            for sql, values in statements:
+                self._writer.execute(sql, values)
+        except sqlite3.Error as error:
+            raise _Undone from error
 
     def _commit(self) -> None:
         number = self.commits + 1
@@ -319,8 +339,8 @@ class SqliteDriver:
             self.units += len(group)
             answer(group, self._on_facts)
             self._next_group()
-        elif _is_full(error):
-            self._lost(group, error)
+        elif isinstance(error, _Undone) or _is_full(error):
+            self._lost(group, error.__cause__ or error)
         else:
             self._die(group, error)
 
