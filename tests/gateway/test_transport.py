@@ -277,3 +277,47 @@ async def _complaints_of_a_cut_connection() -> list[dict[str, Any]]:
 def test_a_text_frame_is_what_the_library_of_websockets_writes(size: int) -> None:
     data = b"x" * size
     assert text_frame(data) == Frame(Opcode.TEXT, data).serialize(mask=False)
+
+
+def frame_of(text: str, *, opcode: Opcode = Opcode.TEXT, fin: bool = True) -> bytes:
+    return Frame(opcode, text.encode(), fin=fin).serialize(mask=True)
+
+
+def ask_health(id: str, note: str = "") -> str:
+    return json.dumps({"type": "req", "id": id, "method": "health", "params": {}, "note": note})
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000, 1 << 20], ids=lambda size: f"{size} bytes at once")
+async def test_frames_are_read_in_order_however_they_are_cut_and_mixed(world: World, size: int) -> None:
+    parted = ask_health("3", "ü")
+    sent = [
+        frame_of(ask_health("1")),
+        frame_of(ask_health("2", "x" * 200)),
+        frame_of(parted[:10], fin=False),
+        frame_of("still there?", opcode=Opcode.PING),
+        frame_of(parted[10:], opcode=Opcode.CONT),
+        frame_of("[1]", opcode=Opcode.BINARY),
+        frame_of(ask_health("4", "y" * 70_000 if size > 1 else "y" * 300)),
+        frame_of(ask_health("5", "é")),
+    ]
+    async with line(world) as (reader, writer), asyncio.timeout(20):
+        writer.write(UPGRADE + b"\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        auth = {"token": OPERATOR}
+        params = {"minProtocol": 4, "maxProtocol": 4, "client": {"id": "t", "mode": "cli"}, "auth": auth}
+        writer.write(frame_of(json.dumps({"type": "req", "id": "0", "method": "connect", "params": params})))
+        received = bytearray(await reader.readuntil(b"hello-ok"))
+        stream = b"".join(sent)
+        for at in range(0, len(stream), size):
+            writer.write(stream[at : at + size])
+            await asyncio.sleep(0)
+        for text in (*(f'"id":"{n}"' for n in range(1, 6)), "still there?", "binary frame"):
+            while text.encode() not in received:
+                received += await reader.read(65536)
+
+
+async def test_a_text_frame_that_is_not_utf8_or_not_masked_ends_the_connection(world: World) -> None:
+    for bad, code in ((b"\x81\x82\0\0\0\0\xff\xfe", 1007), (text_frame(b"{}"), 1002)):
+        async with world.client() as client:
+            client.socket.transport.write(bad)
+            assert await client.closed() == code

@@ -52,7 +52,7 @@ from backchannel.gateway.page import PageDoor
 from backchannel.gateway.parts import GatewayParts
 from backchannel.gateway.ws import peers
 from backchannel.gateway.ws.connections import Connections, Limits, OpenWaits
-from backchannel.gateway.ws.peers import Peers, let_in, peer_of
+from backchannel.gateway.ws.peers import Peers, let_in, peer_of, texts_of
 from backchannel.gateway.ws.throttling import LOCAL, FailedAttempts, Proxies, address_of
 from backchannel.gateway.ws.websocket import serve_connection
 from backchannel.wire.frames import TokenScope
@@ -182,7 +182,8 @@ class Web:
         client = scope.get("client")
         address = client[0] if client else LOCAL
         origin = Headers(scope=scope).get("origin")
-        await serve_connection(self.connections, address, receive, send, peer_of(scope), origin=origin, refusal=foreign)
+        ends = peer_of(scope), texts_of(scope)
+        await serve_connection(self.connections, address, receive, send, *ends, origin=origin, refusal=foreign)
 
     def _routes(self) -> list[Route]:
         is_open = self._parts.config.gateway.http.chat_completions

@@ -49,6 +49,30 @@ class Peer:
         self._peers.let_in(self)
 
 
+class TextPort:
+    """The text frames of one WebSocket, past the server's queue.
+
+    `write` writes a frame at once; False if the client does not read, or if nothing can be written now.
+    """
+
+    __slots__ = ("_take", "write")
+
+    def __init__(self, write: Callable[[str], bool]) -> None:
+        self.write = write
+        self._take: Callable[[str], None] | None = None
+
+    def listen(self, take: Callable[[str], None]) -> None:
+        """Take frames from now on."""
+        self._take = take
+
+    def hear(self, text: str) -> bool:
+        """Hand a frame over; False if nobody listens."""
+        if self._take is None:
+            return False
+        self._take(text)
+        return True
+
+
 class Peers:
     """All TCP connections of one gateway.
 
@@ -135,6 +159,12 @@ def peer_of(scope: Scope) -> Peer | None:
     """Find the connection of a request; None under another server than ours."""
     peer = scope.get("state", {}).get("peer")
     return peer if isinstance(peer, Peer) else None
+
+
+def texts_of(scope: Scope) -> TextPort | None:
+    """Find the port for the text frames of a WebSocket; None under another server than ours."""
+    port = scope.get("state", {}).get("texts")
+    return port if isinstance(port, TextPort) else None
 
 
 def let_in(scope: Scope) -> None:

@@ -45,7 +45,7 @@ from backchannel.gateway.openclaw.device_login import DeviceTokenIssued, ProvenD
 from backchannel.gateway.openclaw.lines import OPENCLAW
 from backchannel.gateway.table import CAPABILITIES, EVENTS, METHODS, NODE_EVENTS
 from backchannel.gateway.ws.connections import CLOSE_S, REFUSED, Connections, OpenWaits
-from backchannel.gateway.ws.peers import Peer
+from backchannel.gateway.ws.peers import Peer, TextPort
 from backchannel.openclaw.words import NAMED_PER_AGENT
 from backchannel.triggers.nodes import choose_node
 from backchannel.version import PROTOCOL_VERSION, __version__
@@ -78,6 +78,7 @@ async def serve_connection(
     receive: Receive,
     send: Send,
     peer: Peer | None = None,
+    texts: TextPort | None = None,
     *,
     origin: str | None = None,
     refusal: GatewayError | None = None,
@@ -86,7 +87,7 @@ async def serve_connection(
 
     A connection with an `origin` is a page's.
     """
-    connection = WebSocketConnection(connections, address, receive, send, peer, origin, refusal)
+    connection = WebSocketConnection(connections, address, receive, send, peer, texts, origin, refusal)
     connections.enter(connection)
     try:
         await connection.serve()
@@ -104,6 +105,7 @@ class WebSocketConnection:
         receive: Receive,
         send: Send,
         peer: Peer | None,
+        texts: TextPort | None,
         origin: str | None,
         refusal: GatewayError | None,
     ) -> None:
@@ -118,8 +120,13 @@ class WebSocketConnection:
         self._refusal = refusal
         self._nonce = secrets.token_urlsafe(24)
         self._issued: DeviceTokenIssued | None = None
-        unsent = (lambda: 0) if peer is None else peer.unsent_bytes
-        self._out = OutgoingFrames(send, connections.limits.buffered_bytes, unsent)
+        self._texts = texts
+        self._out = OutgoingFrames(
+            send,
+            connections.limits.buffered_bytes,
+            (lambda: 0) if peer is None else peer.unsent_bytes,
+            (lambda frame: False) if texts is None else texts.write,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = OpenWaits()
 
@@ -166,13 +173,15 @@ class WebSocketConnection:
         if self.holder is None:
             await self._out.done.wait()  # the writer sends the close first
             return
+        if self._texts is not None:
+            self._texts.listen(self._take)
         while (message := await self._receive())["type"] == "websocket.receive":
-            self._take(message)
+            self._take(message.get("text"))
 
-    def _take(self, message: Message) -> None:
-        """Take a frame of a client that has connected."""
+    def _take(self, text: str | None) -> None:
+        """Take a frame of a client that has connected; None for one that is not text."""
         try:
-            frame = self._read_frame(message, self._connections.limits.frame_bytes)
+            frame = self._read_frame(text, self._connections.limits.frame_bytes)
         except BadFrame as bad:
             self._out.send(show_error(bad.id, bad.error.wire()))
             return
@@ -191,8 +200,7 @@ class WebSocketConnection:
         task.add_done_callback(self._tasks.discard)
 
     @staticmethod
-    def _read_frame(message: Message, limit: int) -> Request | Cancel:
-        text = message.get("text")
+    def _read_frame(text: str | None, limit: int) -> Request | Cancel:
         if text is None:
             raise BadFrame(None, InvalidRequest("expected a frame of JSON text, got a binary frame"))
         if len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit):
@@ -205,7 +213,7 @@ class WebSocketConnection:
         """Answer the first frame; None if the client was refused."""
         id, code = None, REFUSED
         try:
-            frame = self._read_frame(message, self._connections.limits.first_frame_bytes)
+            frame = self._read_frame(message.get("text"), self._connections.limits.first_frame_bytes)
             id = frame.id
             if self._refusal is not None:  # before anything of the request is looked at, its token above all
                 raise self._refusal
@@ -364,14 +372,22 @@ def _unknown_method(name: str) -> UnknownMethod:
 class OutgoingFrames:
     """The send queue of one client, within a limit.
 
-    `unsent` gives the bytes that were written and not yet taken by the client.
+    `unsent` gives the bytes that were written and not yet taken by the client. `write_now` writes a frame at once if
+    it can: a frame waits only behind others, or for a client that does not read.
     """
 
-    def __init__(self, send: Send, limit: int, unsent: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        send: Send,
+        limit: int,
+        unsent: Callable[[], int] = lambda: 0,
+        write_now: Callable[[str], bool] = lambda frame: False,
+    ) -> None:
         self.done = asyncio.Event()
         self._send = send
         self._limit = limit
         self._unsent = unsent
+        self._write_now = write_now
         self._frames: deque[tuple[str, int, bool]] = deque()
         """Frames with their size, and whether each may be dropped."""
         self._size = 0
@@ -437,6 +453,8 @@ class OutgoingFrames:
 
     def _queue(self, frame: str, *, droppable: bool) -> None:
         if self._is_stopped or self._closing:
+            return
+        if not self._frames and not self._is_blocked and self._write_now(frame):
             return
         # One with a single emoji takes four bytes for each character.
         size, held = getsizeof(frame) + _ENTRY_BYTES, self._size + self._unsent()
