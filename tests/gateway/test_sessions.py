@@ -93,6 +93,32 @@ async def test_a_session_whose_run_was_stopped_or_took_too_long_says_so(client: 
     assert (await client.ask("sessions.describe", key="agent:held:main"))["session"]["status"] == "timeout"
 
 
+async def test_a_list_that_is_asked_for_again_shows_what_has_changed(client: Client, world: World) -> None:
+    """Rows are kept as JSON between two lists: each change must make a new one."""
+    key = "agent:held:main"
+    await client.ask("sessions.patch", key="agent:echo:other", displayName="stays as it is")
+    seen: list[dict[str, Any]] = []
+    for given in ({"displayName": "d"}, {"thinkingLevel": "high"}, {"model": "test/speaker"}, {"model": None}):
+        await client.ask("sessions.patch", key=key, **given)
+        seen.append(await _listed(client, key))
+    for text in "ab":  # one at work, then one behind it
+        await client.ask("chat.send", sessionKey=key, message=text)
+        seen.append(await _listed(client, key))
+    await client.ask("chat.abort", sessionKey=key)
+    await client.ask("sessions.reset", key=key)
+    seen.append(await _listed(client, key))
+    assert all(row != other for i, row in enumerate(seen) for other in seen[:i])
+
+
+async def _listed(client: Client, key: str) -> dict[str, Any]:
+    """Ask twice for a list, and return a session's row, which must be the one that describes it."""
+    rows = [(await client.ask("sessions.list"))["sessions"] for _ in range(2)]
+    (row,) = (row for row in rows[1] if row["key"] == key)
+    assert rows[0] == rows[1] and len(rows[1]) == 2
+    assert (await client.ask("sessions.describe", key=key))["session"] == row
+    return dict(row)
+
+
 async def test_a_change_is_told_with_the_row_as_it_is_by_then(client: Client, world: World) -> None:
     await client.ask("sessions.subscribe")
     run = await client.ask("chat.send", sessionKey="agent:held:main", message="hi")

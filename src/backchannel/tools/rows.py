@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,19 @@ from backchannel.wire.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow,
 
 PREVIEW_CHARS, TITLE_CHARS = 240, 64
 _UNKNOWN = ModelShown()
+_NO_RUNS: list[str] = []
+_MOST_ENCODED = 2000
+"""How many rows are kept as JSON: two of the longest lists, about 1 MB."""
+_encode = msgspec.json.Encoder().encode
+
+
+class _EncodedRow(NamedTuple):
+    """A row as JSON, and all that it was made from."""
+
+    session: Session
+    model: str | None
+    live: list[str]
+    row: msgspec.Raw
 
 
 class Rows:
@@ -36,6 +49,7 @@ class Rows:
         self._keys = CallerKeys(parts.scheme, caller)
         self._transcripts = str(parts.store.folder.agents) if parts.config.writes_transcript_files else None
         self._models: dict[str, ModelShown] = {}
+        self._encoded: dict[str, _EncodedRow] = {}
 
     def key(self, stored: str) -> str:
         """Show a stored key as the caller would write it."""
@@ -72,6 +86,27 @@ class Rows:
             last_message_preview=preview,
             derived_title=title,
         )
+
+    def encoded_rows(self, sessions: Iterable[Session], live: Mapping[str, list[str]]) -> list[msgspec.Raw]:
+        """Encode the rows of a list.
+
+        They are kept: a page asks for its list again and again, and most rows are as they were the last time.
+        """
+        models: dict[str, str | None] = {}
+        found: list[msgspec.Raw] = []
+        for session in sessions:
+            key, agent_id = session.key, session.agent_id
+            if agent_id not in models:
+                models[agent_id] = self._agent_model(agent_id)
+            model, runs = session.model or models[agent_id], live.get(key, _NO_RUNS)
+            kept = self._encoded.get(key)
+            if kept is None or kept.session != session or kept.model != model or kept.live != runs:
+                if len(self._encoded) >= _MOST_ENCODED:
+                    self._encoded.clear()
+                row = msgspec.Raw(_encode(self.session_row(session, runs)))
+                kept = self._encoded[key] = _EncodedRow(session, model, runs, row)
+            found.append(kept.row)
+        return found
 
     def _is_shared(self, session: Session) -> bool:
         """Whether all direct chats of its agent take place in it."""

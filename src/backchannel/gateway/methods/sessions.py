@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta
 
@@ -157,6 +157,8 @@ def _read_filter(call: Call, params: SessionsListParams, now: int) -> SessionFil
 
 async def _shown(call: Call, params: SessionsListParams, sessions: list[Session]) -> list[SessionRow]:
     live = await _live_runs(call, sessions)
+    if not params.include_last_message and not params.include_derived_titles:
+        return cast("list[SessionRow]", call.parts.rows.encoded_rows(sessions, live))  # written as they are
     ids = [session.session_id for session in sessions]
     last = await _last_said(call, ids) if params.include_last_message else {}
     first = await call.parts.store.first_said(ids) if params.include_derived_titles else None
