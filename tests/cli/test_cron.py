@@ -56,6 +56,14 @@ def test_a_job_is_added_run_and_removed(running: Program) -> None:
     assert running.answer("history", "agent:writer:cron:tidy")
 
 
+def test_a_command_decides_whether_a_job_runs(running: Program) -> None:
+    running.answer("cron", "add", "mail", "every 1d", "Mail: {output}", "--when", "echo none >&2; exit 3")
+    assert running.answer("cron", "run", "mail").startswith("Job mail has nothing to do: its command said no.")
+    row = next(line for line in running.answer("cron").splitlines() if line.startswith("mail"))
+    assert re.search(r"1 when \(\d+s ago: exit code 3: none\)$", row)
+    running.answer("cron", "remove", "mail")
+
+
 def test_answers_come_as_json_too(running: Program) -> None:
     assert running.json("cron", "add", "other", "every 1d", "hello")["job"]["schedule"] == "every 1d"
     assert running.json("cron", "run", "other")["sessionKey"] == "agent:main:cron:other"

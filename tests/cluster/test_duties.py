@@ -105,6 +105,31 @@ async def test_a_job_comes_once_for_all_gateways_and_goes_on_when_the_one_that_f
     assert len(times) - 1 <= (times[-1] - times[0]) / 1000 + 1  # one that is late is followed by one in time
 
 
+async def test_a_command_of_a_job_runs_on_one_gateway_and_another_takes_over_when_that_stops(
+    tmp_path: Path, url: str
+) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    command = "echo made >> made; test -e go && echo news || exec tail -f /dev/null"
+    job = {"id": "j", "agentId": "main", "schedule": "every 1h", "message": "tick", "when": {"command": command}}
+    agents = {"list": [{"id": "main", "model": "scripted/test", "workspace": str(room)}]}
+    shared = {"agents": agents, "cron": {"jobs": [job]}}
+    async with AsyncExitStack() as other_life, AsyncExitStack() as first_life:
+        one, other = opened(tmp_path, url, "one", **shared), opened(tmp_path, url, "other", **shared)
+        await first_life.enter_async_context(one)
+        await other_life.enter_async_context(other)
+        await knows(other, 2)
+        execute(url, "UPDATE timers SET due_at = 0 WHERE kind = 'cron'")
+        execute(url, "UPDATE cron_jobs SET next_at = next_at - 3600000")
+        await until((room / "made").exists)
+        ((checker,),) = execute(url, "SELECT checker FROM cron_jobs")
+        (room / "go").touch()
+        await (first_life if checker == one.store.number else other_life).aclose()
+        await until(lambda: fired(url) == 1)
+        assert (room / "made").read_text() == "made\n" * 2
+        assert execute(url, "SELECT skipped, checking FROM cron_jobs") == [(0, None)]
+
+
 async def test_a_job_of_a_configuration_stays_until_no_gateway_at_work_has_it(tmp_path: Path, url: str) -> None:
     def life(name: str, *jobs: str) -> Gateway:
         listed = [{"id": id, "agentId": "main", "schedule": "every 1h", "message": id} for id in jobs]

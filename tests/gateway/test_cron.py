@@ -80,6 +80,22 @@ async def test_a_job_at_work_is_not_run_again(world: World, client: Client) -> N
     await client.ask("cron.run", id="hourly")
 
 
+async def test_the_command_of_a_job_is_shown_and_decides_and_can_be_taken_out(client: Client) -> None:
+    token = "ghp_REDACTED" + "a1B2c3D4" * 4
+    when = {"command": f"test -n {token} && exit 1", "timeoutSeconds": 20}
+    added = await client.ask("cron.add", **HOURLY, when=when)
+    assert added["backchannel"]["when"] == {"command": "test -n [redacted] && exit 1", "timeoutSeconds": 20}
+    assert "when" not in added | added["payload"]
+    assert await client.ask("cron.run", id="hourly") == {"ok": True, "id": "hourly", "ran": False, "reason": "when"}
+    skips = (await jobs(client))["hourly"]["skips"]
+    assert (skips["when"]["count"], skips["when"]["why"]) == (1, "exit code 1")
+    await client.ask("cron.update", id="hourly", patch={"when": {"command": "echo news"}})
+    fired = await client.ask("cron.run", id="hourly")
+    assert "news" in (await client.ask("agent.wait", runId=fired["runId"]))["reply"]
+    changed = await client.ask("cron.update", id="hourly", patch={"when": None})
+    assert "when" not in changed["backchannel"]
+
+
 async def test_a_run_that_failed_is_the_last_error_of_its_job(client: Client) -> None:
     await client.ask("cron.add", **{**HOURLY, "agentId": "broken"})
     await client.ask("agent.wait", runId=(await client.ask("cron.run", id="hourly"))["runId"])
@@ -152,6 +168,9 @@ async def test_readers_list_writers_run_and_admins_add_and_remove(world: World, 
         ({"timeoutSeconds": 0}, "bad_params", "timeoutSeconds"),
         ({"timeoutSeconds": -5}, "bad_params", "timeoutSeconds"),
         ({"timeoutSeconds": 1e300}, "bad_params", "timeoutSeconds"),
+        ({"when": {"command": " "}}, "bad_params", "when.command: got"),
+        ({"when": {"command": "true", "timeoutSeconds": 1000}}, "bad_params", "timeoutSeconds"),
+        ({"when": {"command": "true"}, "message": "{output} {output}"}, "bad_params", "expected it once at most"),
     ],
 )
 async def test_what_cannot_work_is_refused_and_nothing_is_kept(

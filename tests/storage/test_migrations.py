@@ -21,7 +21,7 @@ from tests.storage.support import START_MS, Host, converse, rows, texts
 from tests.support.clocks import StageClock
 from tests.support.privileges import folder_of_somebody
 
-NEWEST = 25
+NEWEST = 26
 OTHER = SessionKey.of("main", "project")
 
 pytestmark = pytest.mark.sqlite_only

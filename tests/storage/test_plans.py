@@ -36,7 +36,6 @@ from backchannel.storage.tx import Row, Tx, UnitContext
 from backchannel.storage.units import (
     archiving,
     chats,
-    cron,
     deliveries,
     devices,
     drafts,
@@ -57,6 +56,7 @@ from backchannel.storage.units import (
 )
 from backchannel.storage.units.flows import exchanges, interruption, spawns
 from backchannel.storage.units.flows.interruption import InterruptionRest
+from backchannel.storage.units.jobs import cron
 from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, searching, shown, timeline
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 

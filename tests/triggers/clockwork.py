@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from backchannel.gateway.app import Gateway
 from tests.support.clocks import StageClock
 from tests.support.far_channel import FAR, FarChannel
 from tests.support.gateways import CONFIG, dying, running, settled
+from tests.support.resting import until
 
 
 def job(schedule: str, **more: Any) -> dict[str, Any]:
@@ -47,9 +49,15 @@ class Clockwork:
 
 
 async def rest(gateway: Gateway, clock: StageClock) -> None:
-    """Wait until nothing is due and no run is left to do."""
+    """Wait until nothing is due, no command of a job runs, and no run is left to do."""
     await all_seen_to(gateway, clock)
+    async with asyncio.timeout(20):
+        await until(gateway, partial(_no_check, gateway))
     await settled(gateway)
+
+
+async def _no_check(gateway: Gateway) -> bool:
+    return all(each.stored.checking is None for each in await gateway.cron.list())
 
 
 async def all_seen_to(gateway: Gateway, clock: StageClock) -> None:

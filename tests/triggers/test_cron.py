@@ -209,6 +209,7 @@ async def test_a_job_that_is_added_while_the_gateway_runs_fires_and_stays(tmp_pa
         await world.gateway.cron.add(CronJob(id="j", schedule="every 10m", message="work"))
         await world.turn_to("2026-06-01T08:10")
         run = await world.gateway.cron.run("j")
+        assert run is not None
         assert (await ended(world.gateway, run.id)).reply == "re: work"
     async with clockwork(tmp_path, clock) as world:
         await world.turn_to("2026-06-01T08:20")

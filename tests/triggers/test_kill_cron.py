@@ -82,6 +82,57 @@ class Firings:
         assert [part.text for part in self.far.taken.values()] == ["done", "done"]
 
 
+CHECKED: dict[str, Any] = {
+    **CONFIG,
+    "cron": {
+        "jobs": [
+            job("every 10m", when={"command": "echo made >> made; echo news"}, message="Look: {output}"),
+            job("every 10m", id="quiet", when={"command": "false"}),
+        ]
+    },
+}
+
+
+class Checks:
+    """Two jobs with a command: one always finds something, the other never does."""
+
+    def __init__(self) -> None:
+        self.clock = StageClock.held("2026-06-01T08:00")
+        self.model = ScriptedModel(replies=lambda request: "done")
+
+    def equip(self, gateway: Gateway) -> None:
+        gateway.clock = self.clock
+        gateway.add_model(self.model)
+
+    async def drive(self, gateway: Gateway) -> None:
+        await rest(gateway, self.clock)
+        for at in ("2026-06-01T08:25", "2026-06-01T08:30"):
+            if self.clock.ms < moment(at):
+                self.clock.turn_to(at)
+            await rest(gateway, self.clock)
+
+    def check(self, database: sqlite3.Connection) -> None:
+        runs = database.execute("SELECT id, state FROM runs ORDER BY id").fetchall()
+        assert runs == [("cron:j:2026-06-01T08:10:00Z", "ok"), ("cron:j:2026-06-01T08:30:00Z", "ok")]
+        asked = [text for (text,) in database.execute("SELECT body FROM messages WHERE role = 'user'")]
+        assert len(asked) == 2
+        assert all("news" in text for text in asked)
+        jobs = database.execute("SELECT id, next_at, skipped, checking, checker FROM cron_jobs ORDER BY id").fetchall()
+        assert jobs == [
+            ("j", moment("2026-06-01T08:40"), 0, None, None),
+            ("quiet", moment("2026-06-01T08:40"), 2, None, None),
+        ]
+        assert {kind for (kind,) in database.execute("SELECT kind FROM timers")} == {"cron"}
+
+
+async def test_a_command_decides_once_for_each_time_wherever_the_process_dies(
+    record_property: Callable[[str, object], None],
+) -> None:
+    points = await kill_at_every_commit(Checks, CHECKED)
+    record_property(CRASH_POINTS, (Checks.__name__, points))
+    assert points >= 30
+
+
 async def test_every_time_comes_once_wherever_the_process_dies(record_property: Callable[[str, object], None]) -> None:
     points = await kill_at_every_commit(Firings, SETTINGS)
     record_property(CRASH_POINTS, (Firings.__name__, points))

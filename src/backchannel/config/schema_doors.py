@@ -145,6 +145,31 @@ class CronDeliver(Settings, frozen=True, kw_only=True):
     account_id: Annotated[str | None, setting("The account on that channel.")] = None
 
 
+LONGEST_CHECK_S = 590
+USUAL_CHECK_S = 120.0
+
+
+class CronWhen(Settings, frozen=True, kw_only=True):
+    """A command that decides whether a job runs."""
+
+    command: Annotated[
+        str,
+        setting(
+            "A shell command in the agent's workspace and sandbox. It needs no `tools.allow`. After any exit code but "
+            "0, or without output, there is no run.",
+            min_length=1,
+        ),
+    ]
+    timeout_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=LONGEST_CHECK_S)] | None,
+        setting(f"When it is stopped, and there is no run. Unset: {USUAL_CHECK_S:g}."),
+    ] = None
+
+    @property
+    def limit_s(self) -> float:
+        return self.timeout_seconds or USUAL_CHECK_S
+
+
 class CronJob(Settings, frozen=True, kw_only=True):
     """One message that is sent by the clock."""
 
@@ -154,6 +179,12 @@ class CronJob(Settings, frozen=True, kw_only=True):
     tz: Annotated[str | None, setting("The schedule's time zone, such as `Europe/Berlin`. Unset: UTC.")] = None
     agent_id: Annotated[str | None, setting("The agent that runs it. Unset: the default agent.")] = None
     message: Annotated[str, setting("The message to the agent.", min_length=1)]
+    when: Annotated[
+        CronWhen | None,
+        setting(
+            "Runs first, and decides whether the job does. Its output takes the place of `{output}` in the message."
+        ),
+    ] = None
     deliver: Annotated[CronDeliver | None, setting("Where the reply goes. Unset: nowhere.")] = None
     model: Annotated[str | None, setting("The model, as `provider/model`. Unset: the agent's own.")] = None
     timeout_seconds: Annotated[

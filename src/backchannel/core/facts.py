@@ -144,6 +144,21 @@ class QueueFilled(msgspec.Struct, frozen=True):
     waiting: int
 
 
+class CheckDue(msgspec.Struct, frozen=True):
+    """The command of a cron job has to be run, and no living process runs it."""
+
+    job_id: str
+
+
+class JobSkipped(msgspec.Struct, frozen=True):
+    """A time of a cron job became no run; `reason` is a `JobSkip`."""
+
+    job_id: str
+    reason: str
+    why: str | None = None
+    is_fault: bool = False
+
+
 class PolicyShadowed(msgspec.Struct, frozen=True):
     """The send policy would deny what was accepted: only `shadow` let it through."""
 
@@ -170,4 +185,6 @@ Fact = (
     | PolicyShadowed
     | SessionBegunAnew
     | QueueFilled
+    | CheckDue
+    | JobSkipped
 )

@@ -97,6 +97,8 @@ class Troubles(msgspec.Struct, frozen=True, kw_only=True):
     """How many cron jobs there are."""
     jobs_stopped: list[str]
     """Cron jobs that have no next time where there should be one."""
+    jobs_failing: dict[str, str]
+    """Cron jobs whose `when` command could not do its work the last time, each with the reason."""
 
 
 class UnfinishedWork(msgspec.Struct, frozen=True, kw_only=True):

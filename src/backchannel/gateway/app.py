@@ -60,6 +60,7 @@ from backchannel.tools.base import Caller, Parts
 from backchannel.tools.commands import ChatCommands
 from backchannel.tools.registry import SessionTools, agent_tools
 from backchannel.tools.rows import Rows
+from backchannel.triggers.checks import JobChecks
 from backchannel.triggers.cron import CronJobs
 from backchannel.workspace.tools import WorkspaceTools
 
@@ -203,6 +204,7 @@ class Gateway:
         files = ReceivedFiles(runtime.media, self.toolset, self.workspace, self.clock)
         inbound = Inbound(parts, runtime, self.channels, commands, files)
         keeper = ChannelKeeper(self.channels, inbound.taker, self.clock, runtime.duties)
+        checks = JobChecks(parts, runtime, self.workspace.commands, self._secrets)
         servers = [] if self.mcp_servers is None else [self.mcp_servers]
         return GatewayParts(
             **{field.name: getattr(parts, field.name) for field in fields(parts)},
@@ -213,10 +215,10 @@ class Gateway:
             gates=self.gates,
             channels=self.channels,
             keeper=keeper,
-            supervisor=Supervisor([*servers, runtime, keeper], self.clock),
+            supervisor=Supervisor([*servers, runtime, keeper, checks], self.clock),
             commands=commands,
             inbound=inbound,
-            cron=CronJobs(parts, self.channels),
+            cron=CronJobs(parts, self.channels, checks),
             rows=Rows(parts),
             secrets=self._secrets,
             last_model=last_model,

@@ -348,6 +348,12 @@ def _cron(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
     if jobs := amounts.troubles.jobs_stopped:
         hint = "`backchannel cron` tells why; add the job again with a schedule that has a next time."
         yield HealthProblem(code="cron_stopped", message=f"Jobs without a next time: {', '.join(jobs)}.", hint=hint)
+    for job_id, why in amounts.troubles.jobs_failing.items():
+        message = f"The `when` command of the job {job_id} could not do its work: {why}."
+        hint = (
+            "The job does not run meanwhile. Try the command in the agent's workspace, and correct `cron.jobs[].when`."
+        )
+        yield HealthProblem(code="cron_when_failing", message=message, hint=hint)
 
 
 CHECKS: tuple[Callable[[ConditionSeen], Iterator[HealthProblem]], ...] = (

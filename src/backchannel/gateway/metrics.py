@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from starlette.types import Message, Scope, Send
 
 from backchannel.core.delivery.delivery import DeliveryState
-from backchannel.core.facts import DeliveryChanged, MessageAppended, RunChanged
+from backchannel.core.facts import DeliveryChanged, JobSkipped, MessageAppended, RunChanged
 from backchannel.core.messages import Role, Usage
+from backchannel.core.policy.checks import JobSkip
 from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.core.supervision import ServiceHealth
 from backchannel.gateway.condition import Amounts, Condition, examine
@@ -44,7 +45,7 @@ class Metrics:
 
     def listen_to(self, hub: Hub) -> Callable[[], None]:
         """Start counting; the function returned stops it."""
-        return hub.listen(self.tally.count, RunChanged, MessageAppended, DeliveryChanged)
+        return hub.listen(self.tally.count, RunChanged, MessageAppended, DeliveryChanged, JobSkipped)
 
     async def show(self) -> bytes:
         """Write all numbers."""
@@ -99,6 +100,8 @@ class Metrics:
         )
         cron = [((s.value,), tally.cron_runs[s]) for s in _ENDS]
         yield _counter("cron_runs_ended", "Runs of jobs that ended.", cron, ("state",))
+        skips = [((reason.value,), tally.skips[reason.value]) for reason in JobSkip]
+        yield _counter("cron_skipped", "Times of jobs that became no run.", skips, ("reason",))
         ends = [((s.value,), tally.deliveries[s]) for s in DELIVERY_ENDS]
         yield _counter(
             "deliveries_ended",
@@ -214,6 +217,7 @@ class Tally:
     def __init__(self) -> None:
         self.runs: Counter[RunState] = Counter()
         self.cron_runs: Counter[RunState] = Counter()
+        self.skips: Counter[str] = Counter()
         self.durations = Durations()
         self.tokens: Counter[tuple[str, str]] = Counter()
         """By provider and direction."""
@@ -237,6 +241,8 @@ class Tally:
             is_own = said.role is Role.ASSISTANT or said.compaction is not None  # a summary costs like a reply
             if is_own and said.usage is not None:
                 self._used(said.model, said.usage)
+        elif isinstance(event, JobSkipped):
+            self.skips[event.reason] += 1
         elif isinstance(event, DeliveryChanged) and event.delivery.state in DELIVERY_ENDS:
             self.deliveries[event.delivery.state] += 1
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from backchannel.wire.rows import JobShown
 from backchannel.wire.shapes import Answer
+from backchannel.wire.state_answers import JobShown
 
 
 class JobSchedule(Answer, frozen=True, kw_only=True):

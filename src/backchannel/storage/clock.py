@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 
 from backchannel.core.contracts import DueTimers, Timer
 from backchannel.storage.tx import Tx
-from backchannel.storage.units import approvals, archiving, cron, inbox, recovery, sending, timers
+from backchannel.storage.units import approvals, archiving, inbox, recovery, sending, timers
 from backchannel.storage.units.flows import barriers, interruption
+from backchannel.storage.units.jobs import checks, cron
 
 Handler = Callable[[Tx, str], None]
 """Gets the timer's subject. The row is gone; a handler that needs it again sets it again."""
@@ -23,6 +24,7 @@ HANDLERS: Mapping[str, Handler] = {
     archiving.ARCHIVE_TIMER: archiving.look_at_child,
     barriers.BARRIER_TIMER: barriers.deadline,
     cron.CRON_TIMER: cron.fire,
+    cron.CHECK_TIMER: checks.due,
     archiving.EXPIRY_TIMER: archiving.look_at_expired,
     recovery.RESUME_TIMER: recovery.due,
     interruption.INTERRUPTION_TIMER: interruption.due,

@@ -16,7 +16,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Self
 
-from backchannel.config.schema_doors import CronJob
 from backchannel.core.cluster.members import GatewayInfo
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.drafts import ShownDraft
@@ -48,13 +47,13 @@ from backchannel.storage.files.folder import StateFolder, archived_path
 from backchannel.storage.files.transcripts import Transcripts
 from backchannel.storage.ids import new_id
 from backchannel.storage.reactions import REACTIONS
+from backchannel.storage.schedule_units import ScheduleUnits
 from backchannel.storage.tx import NO_OUTLETS, Outlets, UnitContext, no_transcripts
 from backchannel.storage.units import approvals as approval_units
 from backchannel.storage.units import (
     chats,
     commands,
     compactions,
-    cron,
     cuts,
     deliveries,
     devices,
@@ -68,7 +67,6 @@ from backchannel.storage.units import (
     search_index,
     sending,
     steps,
-    timers,
 )
 from backchannel.storage.units import drafts as draft_units
 from backchannel.storage.units import runs as run_units
@@ -99,7 +97,7 @@ def _growing(*_: object) -> str:
     return "growing"
 
 
-class Store:
+class Store(ScheduleUnits):
     """The durable facts of one gateway."""
 
     # Sessions
@@ -108,6 +106,7 @@ class Store:
     session_seen = look(shown.session_seen)
     live_runs = read(shown.live_runs)
     sessions_labelled = read(session_units.labelled)
+    session_counts = read(session_units.counts)
     sessions = read(session_units.page)
     newest_sessions = look(session_units.page)
     agents_with_sessions = look(session_units.agents_with_sessions)
@@ -228,18 +227,6 @@ class Store:
     reroute_delivery = write(deliveries.reroute)
     drop_delivery = write(deliveries.drop)
     confirm_delivery = write(deliveries.confirm)
-
-    # Cron jobs and timers
-    session_counts = read(session_units.counts)
-    cron_jobs = read(cron.listed)
-    cron_job = look(cron.look)
-    add_cron_job = write(cron.add)
-    change_cron_job = write(cron.change)
-    run_cron_job = write(cron.run_now)
-    remove_cron_job = write(cron.remove)
-    due = read(clock.due)
-    carry_out_timer = write(clock.carry_out)
-    postpone_timer = write(timers.postpone)
 
     # Imports and exports
     take_session = write(imports.take)
@@ -437,12 +424,6 @@ class Store:
             self._transcripts.committed([fact])
 
     # Units that run only when a look finds work, so that mostly nothing is committed
-
-    async def sync_cron_jobs(self, jobs: Sequence[CronJob]) -> None:
-        """Take over the jobs of the configuration, in one commit."""
-        known = await self.driver.look(cron.any_configured)
-        if jobs or known:
-            await self.driver.write(cron.sync, jobs)
 
     async def recover_deliveries(self, takes_key: Callable[[str], bool]) -> None:
         """Decide on every part whose process ended while it was being sent."""

@@ -1,7 +1,7 @@
 """Cron: messages that come by the clock.
 
 The jobs of the configuration are taken over at each start, before any of them can fire. Others are added and removed
-while the gateway runs, and stay. Rows decide when a job fires: `storage/units/cron.py`.
+while the gateway runs, and stay. Rows decide when a job fires: `storage/units/jobs/cron.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from backchannel.core.text import quoted
 from backchannel.errors import InvalidRequest
 from backchannel.storage.jobs import ListedJob
 from backchannel.tools.base import Parts
+from backchannel.triggers.checks import JobChecks
 
 
 class CronJobs:
     """The cron jobs of a gateway: those of its configuration, and those that were added while it ran."""
 
-    def __init__(self, parts: Parts, channels: Channels) -> None:
+    def __init__(self, parts: Parts, channels: Channels, checks: JobChecks) -> None:
         self._parts = parts
+        self._checks = checks
         self._store = parts.store
         self._channels = channels
 
@@ -80,15 +82,20 @@ class CronJobs:
     def _check_agent(self, job: CronJob) -> None:
         self._parts.agents.get(job.agent_id or self._parts.scheme.default_agent)
 
-    async def run(self, job_id: str) -> Run:
+    async def run(self, job_id: str) -> Run | None:
         """Fire a job now; when it comes next stays as it is.
+
+        A job with `when` is checked first: this returns when its command has ended, with None if it said no.
 
         Raises:
             JobNotFound, UnknownAgent
-            JobRunning: its last run has not ended.
+            JobRunning: its last run or its check has not ended.
         """
-        self._check_agent((await self._store.cron_job(job_id)).stored.job)
-        return await self._store.run_cron_job(job_id)
+        job = (await self._store.cron_job(job_id)).stored.job
+        self._check_agent(job)
+        if job.when is None:
+            return await self._store.run_cron_job(job_id)
+        return await self._checks.by_hand(await self._store.check_cron_job(job_id))
 
     async def remove(self, job_id: str) -> None:
         """Forget a job that was added while a gateway ran; its session and its runs stay.

@@ -373,7 +373,7 @@ class JobFired(Answer, frozen=True, kw_only=True):
     """Its run, for `agent.wait`."""
     session_key: str = ""
     reason: str = ""
-    """Why it did not run: `disabled` or `not-due`."""
+    """Why it did not run: `disabled`, `not-due` or `when`."""
 
 
 class JobRemoved(Answer, frozen=True, kw_only=True):

@@ -277,37 +277,6 @@ class PairingRow(Answer, frozen=True, kw_only=True):
     answered_by: str | None = None
 
 
-class LastRun(Answer, frozen=True, kw_only=True):
-    run_id: str
-    status: str
-    accepted_at: int
-    ended_at: int | None = None
-
-
-class JobShown(Answer, frozen=True, kw_only=True):
-    """A cron job in our words."""
-
-    id: str
-    status: str
-    """`scheduled`, `disabled`, `done` or `error`."""
-    source: str
-    """`config` or `runtime`."""
-    schedule: str
-    tz: str | None = None
-    agent_id: str
-    session_key: str
-    message: str | None = None
-    """Absent beside OpenClaw's shape, whose `payload` has it."""
-    deliver: Address | None = None
-    model: str | None = None
-    timeout_seconds: float | None = None
-    next_at: int | None = None
-    last_run: LastRun | None = None
-    last_error: str | None = None
-    skipped: int
-    created_at: int
-
-
 class ChannelSettingsShown(Answer, frozen=True, kw_only=True, omit_defaults=False):
     """The settings that every channel has; others are not shown, since they may be secrets."""
 

@@ -1,4 +1,4 @@
-"""Answers about the gateway itself: health, status, slots and transcript files."""
+"""Answers about the gateway itself: health, status, slots, cron jobs and transcript files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import field
 
+from backchannel.core.sessions import Address
 from backchannel.wire.rows import (
     ChannelState,
     GatewayState,
@@ -97,3 +98,59 @@ class TranscriptRebuilt(Answer, frozen=True, kw_only=True):
     key: str
     session_id: str
     lines: int
+
+
+class LastRun(Answer, frozen=True, kw_only=True):
+    run_id: str
+    status: str
+    accepted_at: int
+    ended_at: int | None = None
+
+
+class WhenShown(Answer, frozen=True, kw_only=True):
+    """The command that decides whether a job runs."""
+
+    command: str
+    """Credentials in it are hidden."""
+    timeout_seconds: float | None = None
+
+
+class SkipsShown(Answer, frozen=True, kw_only=True):
+    """How often a job was skipped for one reason."""
+
+    count: int
+    last_at: int
+    why: str | None = None
+    """What the command of `when` last said: how it ended, and the first line of its errors."""
+    is_fault: bool = False
+    """Whether the command could not do its work the last time: it is missing, or took too long."""
+
+
+class JobShown(Answer, frozen=True, kw_only=True):
+    """A cron job in our words."""
+
+    id: str
+    status: str
+    """`scheduled`, `disabled`, `done` or `error`."""
+    source: str
+    """`config` or `runtime`."""
+    schedule: str
+    tz: str | None = None
+    agent_id: str
+    session_key: str
+    message: str | None = None
+    """Absent beside OpenClaw's shape, whose `payload` has it."""
+    deliver: Address | None = None
+    model: str | None = None
+    timeout_seconds: float | None = None
+    next_at: int | None = None
+    last_run: LastRun | None = None
+    last_error: str | None = None
+    skipped: int
+    """How many times became no run, for any reason."""
+    skips: dict[str, SkipsShown] = field(default_factory=dict)
+    """The same by reason: `busy`, `full` or `when`."""
+    when: WhenShown | None = None
+    checking_since: int | None = None
+    """Since when its command runs."""
+    created_at: int

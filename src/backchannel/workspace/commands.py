@@ -23,6 +23,7 @@ from backchannel.agents.sandbox.sandboxes import Sandbox, Sandboxes
 from backchannel.core.contracts import ToolContext, ToolOutput
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
+from backchannel.core.policy.checks import CheckEnd
 from backchannel.core.text import one_line, storable_text
 from backchannel.errors import EndedByOperator, InvalidRequest
 from backchannel.workspace.beneath import Place
@@ -34,16 +35,19 @@ STOP_LIMIT_S = GRACE_S + 12.0
 LAST_WORDS_S = 1.0
 
 
+Take = Callable[[bytes], Awaitable[None]]
+
+
 class RunningProgram:
     """One program, from its start to its end."""
 
-    def __init__(self, process: asyncio.subprocess.Process, take: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, take: Take, take_errors: Take | None = None) -> None:
         self._process = process
-        self._reading = asyncio.create_task(self._read(take))
+        self._reading = asyncio.ensure_future(_read(process, take, take_errors))
 
     @classmethod
-    async def start(cls, program: Program, take: Callable[[bytes], Awaitable[None]]) -> Self:
-        """Start a program; `take` gets what it writes, errors too.
+    async def start(cls, program: Program, take: Take, take_errors: Take | None = None) -> Self:
+        """Start a program; `take` gets what it writes, errors too unless `take_errors` gets those.
 
         Raises:
             InvalidRequest: it cannot be started.
@@ -56,24 +60,20 @@ class RunningProgram:
                 env=dict(started.env),
                 stdin=DEVNULL,
                 stdout=PIPE,
-                stderr=STDOUT,
+                stderr=STDOUT if take_errors is None else PIPE,
                 start_new_session=True,
             )
         )
         try:
-            return cls(await asyncio.shield(starting), take)
+            return cls(await asyncio.shield(starting), take, take_errors)
         except (OSError, ValueError) as error:
             raise InvalidRequest(f"the command could not be started: {error}") from None
         except asyncio.CancelledError:
             with suppress(OSError, ValueError):
-                await cls(await starting, take).stop()  # stopped by its leash, or something of it could be left
+                await cls(
+                    await starting, take, take_errors
+                ).stop()  # stopped by its leash, or something of it could be left
             raise
-
-    async def _read(self, take: Callable[[bytes], Awaitable[None]]) -> None:
-        stream = self._process.stdout
-        assert stream is not None
-        while piece := await stream.read(_PIECE):
-            await take(piece)
 
     @property
     def has_ended(self) -> bool:
@@ -101,6 +101,19 @@ class RunningProgram:
             self._process._transport.close()  # type: ignore[attr-defined]  # there is no other way to close the pipe
 
 
+async def _read(process: asyncio.subprocess.Process, take: Take, take_errors: Take | None) -> None:
+    assert process.stdout is not None
+    if take_errors is None or process.stderr is None:
+        await _pass_on(process.stdout, take)
+    else:
+        await asyncio.gather(_pass_on(process.stdout, take), _pass_on(process.stderr, take_errors))
+
+
+async def _pass_on(stream: asyncio.StreamReader, take: Take) -> None:
+    while piece := await stream.read(_PIECE):
+        await take(piece)
+
+
 def describe_exit(code: int) -> str:
     """Say how a program ended."""
     if code < 0:
@@ -126,6 +139,7 @@ LONGEST_LIMIT_S = 590.0
 COMMAND_SHOWN = 80
 """How much of a command is shown in a line."""
 KIB = 1024
+_ERRORS_KEPT = 4096
 
 
 class ShellCommands:
@@ -170,14 +184,16 @@ class ShellCommands:
         agent_id = SessionKey.stored(session_key).agent
         shutil.rmtree(self._sandboxes.outputs(agent_id, session_key), ignore_errors=True)
 
-    async def start(self, context: ToolContext, command: str, output: Output) -> RunningProgram:
-        """Start a command; `output` gets what it writes.
+    async def start(
+        self, context: ToolContext, command: str, output: Output, take_errors: Take | None = None
+    ) -> RunningProgram:
+        """Start a command; `output` gets what it writes, errors too unless `take_errors` gets those.
 
         Raises:
             InvalidRequest: it cannot be started.
         """
         program = await asyncio.to_thread(self._program, context, command)
-        return await RunningProgram.start(program, output.add)
+        return await RunningProgram.start(program, output.add, take_errors)
 
     def _program(self, context: ToolContext, command: str) -> Program:
         command = storable_text(command)
@@ -209,19 +225,55 @@ class ShellCommands:
     async def _run(self, context: ToolContext, command: str, limit_s: float, output: Output) -> ToolOutput:
         running = await self.start(context, command, output)
         began = time.monotonic()
-        limit = asyncio.timeout(limit_s)
-        try:
-            async with limit:
-                code = await running.ended()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            await running.stop()
-            return _told(output, f"stopped after {limit_s:g} s, with all that it had started", is_error=True)
-        finally:
-            if not running.has_ended:
-                await asyncio.shield(running.stop())
+        code = await _end_of(running, limit_s)
+        if code is None:
+            return _told(output, f"{_stopped_after(limit_s)}, with all that it had started", is_error=True)
         return _told(output, f"{describe_exit(code)}, {time.monotonic() - began:.1f} s", is_error=code < 0)
+
+    async def check(self, context: ToolContext, command: str, limit_s: float) -> CheckEnd:
+        """Run the command of a cron job, as a session's own would run. Its errors are kept apart from its output.
+
+        Raises:
+            InvalidRequest: it cannot be started.
+        """
+        sandbox = self._sandboxes.of(context.agent_id, context.session_key)
+        if sandbox is not None and (problem := await asyncio.to_thread(lambda: sandbox.problem)) is not None:
+            raise InvalidRequest(f"the command needs a sandbox that cannot be made: {problem}")
+        output, errors = self.output(context), bytearray()
+
+        async def take_errors(piece: bytes) -> None:
+            errors.extend(piece[: _ERRORS_KEPT - len(errors)])
+
+        what = one_line(f"when: {storable_text(command)}", COMMAND_SHOWN)
+        try:
+            async with self._gate.slot(context.agent_id, context.session_key, what):
+                code = await _end_of(await self.start(context, command, output, take_errors), limit_s)
+        except EndedByOperator:
+            return CheckEnd(how="ended by the operator")
+        finally:
+            output.close()
+        how = _stopped_after(limit_s) if code is None else describe_exit(code)
+        return CheckEnd(code=code, how=how, output=output.text(), errors=errors.decode("utf-8", "replace"))
+
+
+async def _end_of(running: RunningProgram, limit_s: float) -> int | None:
+    """Wait for the end of a command; None if it had to be stopped. Cancelled, all of it ends."""
+    limit = asyncio.timeout(limit_s)
+    try:
+        async with limit:
+            return await running.ended()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        await running.stop()
+        return None
+    finally:
+        if not running.has_ended:
+            await asyncio.shield(running.stop())
+
+
+def _stopped_after(limit_s: float) -> str:
+    return f"stopped after {limit_s:g} s"
 
 
 def _told(output: Output, end: str, *, is_error: bool) -> ToolOutput:

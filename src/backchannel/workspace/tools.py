@@ -90,9 +90,9 @@ class WorkspaceTools:
     def __init__(self, config: Config, agents: Agents, sandboxes: Sandboxes, gates: Gates, clock: Clock) -> None:
         self._background_s = config.tools.exec.background_seconds
         at_once = gates.gate(EXEC, commands.MOST_AT_ONCE, of_session=commands.MOST_OF_SESSION)
-        self._commands = ShellCommands(agents, sandboxes, at_once)
+        self.commands = ShellCommands(agents, sandboxes, at_once)
         beside = gates.gate(BACKGROUND, background.MOST_AT_ONCE, of_session=background.MOST_OF_SESSION)
-        self.background = Background(self._commands, beside, config.state_dir / "processes", clock)
+        self.background = Background(self.commands, beside, config.state_dir / "processes", clock)
         self._writing = threading.Lock()
         """Calls of one reply run side by side: two edits of one file must not lose one another."""
         self._rooms = Rooms()
@@ -111,7 +111,7 @@ class WorkspaceTools:
     def is_used_by(self, tools: Mapping[str, Tool], key: SessionKey) -> bool:
         """Whether a session that has these tools can reach its workspace with one of them."""
         is_reached = any(tool.group in (FILES, COMMANDS) for tool in tools.values())
-        return is_reached and self._commands.place_of(key.agent, str(key)).is_readable
+        return is_reached and self.commands.place_of(key.agent, str(key)).is_readable
 
     async def receive(self, key: SessionKey, name: str, content: bytes) -> str:
         """Put a file that somebody sent where a session can read it; returns its path there.
@@ -121,7 +121,7 @@ class WorkspaceTools:
         Raises:
             InvalidRequest, OSError: it cannot be put there.
         """
-        place = self._commands.place_of(key.agent, str(key))
+        place = self.commands.place_of(key.agent, str(key))
         if place.is_writable or place.outputs is None:
             return await asyncio.to_thread(self._alone, put_received, place, name, content)
         path = await asyncio.to_thread(self._alone, put_received, place.outputs, name, content)
@@ -135,7 +135,7 @@ class WorkspaceTools:
 
     async def _end_session(self, session_key: str) -> None:
         await self.background.end_session(session_key)
-        await asyncio.to_thread(self._commands.forget_outputs, session_key)
+        await asyncio.to_thread(self.commands.forget_outputs, session_key)
 
     async def close(self) -> None:
         """End all commands."""
@@ -191,15 +191,15 @@ class WorkspaceTools:
         ]
 
     async def _read(self, context: ToolContext, params: ReadParams) -> str:
-        place = self._commands.place(context)
+        place = self.commands.place(context)
         return await asyncio.to_thread(read_text, place, params.path, params.offset, params.limit)
 
     async def _write(self, context: ToolContext, params: WriteParams) -> str:
-        place = self._commands.place(context)
+        place = self.commands.place(context)
         return await asyncio.to_thread(self._alone, write_text, place, params.path, params.content)
 
     async def _edit(self, context: ToolContext, params: EditParams) -> str:
-        place = self._commands.place(context)
+        place = self.commands.place(context)
         return await asyncio.to_thread(self._alone, edit_text, place, params.path, params.old_text, params.new_text)
 
     def _alone(self, change: Callable[..., str], place: Place, *arguments: Any) -> str:
@@ -208,10 +208,10 @@ class WorkspaceTools:
             return change(place, *arguments)
 
     async def _list(self, context: ToolContext, params: ListFolderParams) -> str:
-        return await asyncio.to_thread(list_folder, self._commands.place(context), params.path)
+        return await asyncio.to_thread(list_folder, self.commands.place(context), params.path)
 
     async def _search(self, context: ToolContext, params: SearchParams) -> str:
-        return await search(self._commands.place(context), params.pattern, params.path)
+        return await search(self.commands.place(context), params.pattern, params.path)
 
     async def _exec(self, context: ToolContext, params: ExecParams) -> str | ToolOutput:
         if params.background:
@@ -228,7 +228,7 @@ class WorkspaceTools:
             raise InvalidRequest(
                 f"timeoutSeconds: at most {LONGEST_LIMIT_S:g}; what takes longer can go on in the background"
             )
-        return await self._commands.run(context, params.command, limit_s)
+        return await self.commands.run(context, params.command, limit_s)
 
     async def _process(self, context: ToolContext, params: ProcessParams) -> str:
         if params.action == "list":

@@ -40,7 +40,7 @@ _TABLE: RowTable[answers.JobShown] = RowTable(
         "tz": lambda job: job.tz,
         "next": lambda job: _next(job),
         "last run": lambda job: _last_run(job),
-        "skipped": lambda job: job.skipped or None,
+        "skipped": lambda job: _skipped(job),
     },
     empty="There are no cron jobs.",
 )
@@ -79,6 +79,18 @@ def _last_run(job: answers.JobShown) -> str:
     return f"{job.last_run.status}, {age(job.last_run.accepted_at)} ago{shown}"
 
 
+def _skipped(job: answers.JobShown) -> str | None:
+    """Say how often a job was skipped, for which reason, and what its command last said."""
+    if not job.skips:
+        return str(job.skipped) if job.skipped else None
+    return ", ".join(_skips(reason, each) for reason, each in job.skips.items())
+
+
+def _skips(reason: str, skips: answers.SkipsShown) -> str:
+    why = f": {one_line(skips.why)}" if skips.why else ""
+    return f"{skips.count} {reason} ({age(skips.last_at)} ago{why})"
+
+
 @app.command()
 def add(
     ctx: typer.Context,
@@ -94,11 +106,24 @@ def add(
     account: Annotated[str | None, typer.Option(help="The account on that channel.")] = None,
     model: Annotated[str | None, typer.Option(help="The model, as provider/model. Unset: the agent's own.")] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit of a run.")] = None,
+    when: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run this command first. The job runs only if it exits with 0 and writes something, which takes the "
+            "place of {output} in the message.",
+        ),
+    ] = None,
+    when_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time limit of that command. Unset: 120.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a job. It survives restarts of the gateway."""
     if (channel is None) != (to is None) or (account is not None and channel is None):
         raise typer.BadParameter("--channel and --to belong together, and --account to both")
+    if when is None and when_timeout is not None:
+        raise typer.BadParameter("--when-timeout belongs to --when")
     options = options_of(ctx)
     job = ask(
         options,
@@ -112,6 +137,7 @@ def add(
         deliver=None if channel is None else {"channel": channel, "to": to, "accountId": account},
         model=model,
         timeoutSeconds=timeout,
+        when=None if when is None else {"command": when, "timeoutSeconds": when_timeout},
     )
     added = _shown(job)
     fire = options.command("cron", "run", job_id)
@@ -121,10 +147,15 @@ def add(
 
 @app.command()
 def run(ctx: typer.Context, job_id: Id, as_json: AsJson = False) -> None:
-    """Run a job now. Its next time stays the same."""
+    """Run a job now, if its `when` command agrees. Its next time stays the same."""
     options = options_of(ctx)
     job_id = find_id(options, IdKind.JOB, job_id)
     fired = ask(options, "cron.run", answers.JobFired, id=job_id)
+    if not fired.ran:
+        shown = options.command("cron")
+        said = f"Job {job_id} has nothing to do: its command said no. See what it said with: {shown}"
+        say_or_json(said, fired, as_json=as_json)
+        return
     wait = options.command("runs", "wait", fired.run_id)
     say_or_json(f"Job {job_id} runs. Wait for it with: {wait}", fired, as_json=as_json)
 

@@ -15,6 +15,7 @@ import msgspec
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,
+    CheckDue,
     DeliveryChanged,
     Fact,
     GrowthWanted,
@@ -117,6 +118,8 @@ def _echo_of(fact: Fact) -> Echo | None:
             return Echo(("wanted", run_id))
         case LaneFree(key):
             return Echo(lane_word(key))
+        case CheckDue(job_id):
+            return Echo(("check", job_id))
         case TimerSet(due_at):
             return Echo(("timer", str(due_at)))
         case ApprovalChanged() | TokenEnded() | AccountHeld() | TranscriptClosed():

@@ -9,15 +9,18 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from backchannel.config.schema_doors import CronDeliver, CronJob
+from backchannel.config.schema_doors import CronDeliver, CronJob, CronWhen
 from backchannel.core.keys import SessionKey, normalise_agent_id
+from backchannel.core.policy.checks import JobSkip
 from backchannel.core.runs import MAX_RUN_S, Run
+from backchannel.core.secrets.redaction import redact
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest, JobExists
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.openclaw.job_shapes import (
     DeliveryGiven,
     JobName,
+    JobWhen,
     PayloadGiven,
     check_payload,
     check_session_target,
@@ -26,14 +29,15 @@ from backchannel.gateway.openclaw.job_shapes import (
     preview_delivery,
     read_delivery,
     read_given_schedule,
+    read_when,
     show_job,
 )
 from backchannel.openclaw.jobs import DeliveryPreview, JobPage, JobSchedule, JobView
 from backchannel.storage.jobs import ListedJob
 from backchannel.wire.answers import JobFired, JobRemoved
 from backchannel.wire.frames import TokenScope
-from backchannel.wire.rows import JobShown, LastRun
 from backchannel.wire.shapes import Params, SharedParams
+from backchannel.wire.state_answers import JobShown, LastRun, SkipsShown, WhenShown
 
 _MOST_JOBS = 1000
 _MOST_OF_A_NAME = 100
@@ -47,7 +51,7 @@ class JobDeliver(Params, frozen=True, kw_only=True):
 
 
 class CronAddParams(SharedParams, frozen=True, kw_only=True):
-    """A job in our words (`id`, `message`, `tz`, `deliver`, `model`, `timeoutSeconds`) or in OpenClaw's."""
+    """A job in our words (`id`, `message`, `when`, `tz`, `deliver`, `model`, `timeoutSeconds`) or in OpenClaw's."""
 
     id: str | None = None
     name: JobName | None = None
@@ -57,6 +61,7 @@ class CronAddParams(SharedParams, frozen=True, kw_only=True):
     tz: str | None = None
     agent_id: str | None = None
     session_target: str | None = None
+    when: JobWhen | None = None
     deliver: JobDeliver | None = None
     delivery: DeliveryGiven | None = None
     model: str | None = None
@@ -179,6 +184,7 @@ def _read_job(params: CronAddParams) -> CronJob:
         tz=tz,
         agent_id=params.agent_id,
         message=message,
+        when=None if params.when is None else read_when(params.when),
         deliver=_read_deliver(params),
         model=params.model if payload.model is UNSET else payload.model,
         timeout_seconds=params.timeout_seconds if payload.timeout_seconds is UNSET else payload.timeout_seconds,
@@ -194,13 +200,19 @@ def _read_deliver(params: CronAddParams) -> CronDeliver | None:
 
 @method("cron.run", TokenScope.WRITE)
 async def cron_run(call: Call, params: CronRunParams) -> JobFired:
-    """Fires a cron job now, unless its last run is at work; its next time does not change."""
+    """Fires a cron job now, unless its last run is at work; its next time does not change.
+
+    The answer of a job with `when` comes after its command. If that says no, there is no run: `reason` is `when`, and
+    `cron.list` has what it said.
+    """
     stored = (await call.parts.store.cron_job(job_id(params))).stored
     if params.mode == "if-enabled" and not stored.job.enabled:
         return JobFired(ok=True, id=stored.id, ran=False, reason="disabled")
     if params.mode == "due" and (stored.next_at is None or stored.next_at > call.parts.clock.now_ms()):
         return JobFired(ok=True, id=stored.id, ran=False, reason="not-due")
     run = await call.parts.cron.run(stored.id)
+    if run is None:
+        return JobFired(ok=True, id=stored.id, ran=False, reason=JobSkip.WHEN.value)
     return JobFired(ok=True, id=stored.id, ran=True, run_id=run.id, session_key=call.parts.rows.key(run.session_key))
 
 
@@ -245,8 +257,16 @@ def _shown(call: Call, listed: ListedJob) -> JobShown:
         last_run=None if run is None else _last_run(run),
         last_error=stored.error or (None if run is None else run.error),
         skipped=stored.skipped,
+        skips={reason: SkipsShown(**msgspec.structs.asdict(each)) for reason, each in stored.skips_by_reason.items()},
+        when=None if job.when is None else _when(call, job.when),
+        checking_since=stored.checking_since,
         created_at=stored.created_at,
     )
+
+
+def _when(call: Call, when: CronWhen) -> WhenShown:
+    command = call.parts.secrets.hide(redact(when.command)[0])
+    return WhenShown(command=command, timeout_seconds=when.timeout_seconds)
 
 
 def _last_run(run: Run) -> LastRun:

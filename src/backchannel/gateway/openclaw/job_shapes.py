@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backchannel.config.jobs import is_job_name
 from backchannel.config.schedules import Every, Once, read_schedule, show_moment
-from backchannel.config.schema_doors import UNIT_MS, CronDeliver, CronJob
+from backchannel.config.schema_doors import LONGEST_CHECK_S, UNIT_MS, CronDeliver, CronJob, CronWhen
 from backchannel.core.delivery.channels import no_channel
 from backchannel.core.runs import MAX_RUN_S, RunState
 from backchannel.core.text import STORED_LIMIT, clean_name, quoted
@@ -24,8 +24,8 @@ from backchannel.errors import InvalidRequest, InvalidSchedule
 from backchannel.openclaw.jobs import DeliveryPreview, DeliveryView, JobSchedule, JobStateView, JobView, PayloadView
 from backchannel.storage.jobs import ListedJob
 from backchannel.tools.rows import duration_ms
-from backchannel.wire.rows import JobShown
-from backchannel.wire.shapes import SharedParams
+from backchannel.wire.shapes import Params, SharedParams
+from backchannel.wire.state_answers import JobShown
 
 _NOT_IN_AN_ID = re.compile(r"[^a-z0-9_.-]+")
 _ID_LENGTH = 64
@@ -48,6 +48,17 @@ class DeliveryGiven(SharedParams, frozen=True, kw_only=True):
     to: str | None = None
     account_id: str | None = None
     thread_id: str | int | None = None
+
+
+class JobWhen(Params, frozen=True, kw_only=True):
+    """Ours: a command that decides whether a job runs."""
+
+    command: Annotated[str, Meta(min_length=1)]
+    timeout_seconds: Annotated[float, Meta(gt=0, le=LONGEST_CHECK_S)] | None = None
+
+
+def read_when(given: JobWhen) -> CronWhen:
+    return CronWhen(command=given.command, timeout_seconds=given.timeout_seconds)
 
 
 def read_given_schedule(given: JobSchedule) -> tuple[str, str | None]:
@@ -223,6 +234,7 @@ class JobPatch(SharedParams, frozen=True, kw_only=True):
     session_target: str | None = None
     payload: PayloadGiven | None = None
     delivery: DeliveryGiven | None = None
+    when: JobWhen | UnsetType | None = UNSET
 
 
 def changed(job: CronJob, patch: JobPatch) -> CronJob:
@@ -238,6 +250,8 @@ def changed(job: CronJob, patch: JobPatch) -> CronJob:
     new = {name: value for name, value in given.items() if value is not None}
     given = {"agent_id": patch.agent_id, "model": payload.model, "timeout_seconds": payload.timeout_seconds}
     new |= {name: value for name, value in given.items() if value is not UNSET}
+    if patch.when is not UNSET:
+        new["when"] = None if patch.when is None else read_when(patch.when)
     if patch.schedule is not None:
         new["schedule"], new["tz"] = read_given_schedule(patch.schedule)
     if patch.delivery is not None:

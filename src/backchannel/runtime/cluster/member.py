@@ -19,6 +19,7 @@ from backchannel.core.delivery.channels import Channels, has_connection
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,
+    CheckDue,
     DeliveryChanged,
     Fact,
     GrowthWanted,
@@ -267,5 +268,5 @@ class ClusterMember(Service):
             self.echoing.hear([end_word(id) for id in run_ids])
 
 
-_FOR_EVERYBODY = (AccountHeld, ApprovalChanged, GrowthWanted, GrowthWritten, TokenEnded, TranscriptClosed)
+_FOR_EVERYBODY = (AccountHeld, ApprovalChanged, CheckDue, GrowthWanted, GrowthWritten, TokenEnded, TranscriptClosed)
 """Facts that are rare, or whose interested gateway is not known here."""

@@ -28,6 +28,7 @@ from backchannel.storage.tables import FUNCTION_AGENTS, PROCESSES
 from backchannel.storage.tx import ALIVE, LIVE, RUNNING, Tx, marks, required
 from backchannel.storage.units import inbox, run_events, runs, sessions, steps, timers
 from backchannel.storage.units.flows import exchanges
+from backchannel.storage.units.jobs import checks
 from backchannel.storage.units.runs import Assignments
 from backchannel.wire.timeline import RunEventKind
 
@@ -70,6 +71,7 @@ def end_dead(tx: Tx, dead: Sequence[int]) -> None:
         # Written with the count: nothing else sets it aside before another crash.
         if (wait_ms := set_aside_ms(crashes)) is not None:
             tx.run("UPDATE runs SET resume_at = ? WHERE id = ?", tx.now + wait_ms, run_id)
+    checks.end_dead(tx, dead)
     tx.run(f"UPDATE processes SET ended_at = ? WHERE number IN ({marks(dead)})", tx.now, *dead)
 
 

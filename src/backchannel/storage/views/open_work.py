@@ -17,7 +17,8 @@ from backchannel.core.sessions import Session
 from backchannel.core.text import one_line
 from backchannel.storage.tables import APPROVALS, CRON_JOBS, RUNS
 from backchannel.storage.tx import QUEUED, Tx
-from backchannel.storage.units import cron, sessions
+from backchannel.storage.units import sessions
+from backchannel.storage.units.jobs import cron
 
 _MOST_LISTED = 20
 """How many things of each kind are listed, the newest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backchannel.core.records import Troubles, UnfinishedWork
 from backchannel.storage.tx import LIVE, Tx, required
+from backchannel.storage.units.jobs import checks
 from backchannel.storage.units.lines import IN_LINE
 
 _UNSETTLED = "state IN ('pending', 'sending', 'failed', 'uncertain')"
@@ -23,6 +24,7 @@ def look(tx: Tx, since: int) -> Troubles:
         next_resume_at=next_resume_at,
         jobs=required(tx.one("SELECT count(*) FROM cron_jobs"))[0],
         jobs_stopped=[id_ for (id_,) in tx.all("SELECT id FROM cron_jobs WHERE error IS NOT NULL ORDER BY id")],
+        jobs_failing=checks.faults(tx),
     )
 
 

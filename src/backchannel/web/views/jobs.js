@@ -46,7 +46,11 @@ function Job({ job, message, reload }) {
   const [fired, setFired] = useState();
   const noWrite = useScope("operator.write") ?? (isBusy ? "Wait for the answer" : undefined);
   const noAdmin = useScope("operator.admin") ?? (job.source === "config" ? "It is in the configuration: take it out there" : undefined);
-  const run = () => act(async () => setFired((await gateway.call("cron.run", { id: job.id })).runId), () => `Job ${job.id} runs.`);
+  const run = () => act(async () => {
+    const { runId } = await gateway.call("cron.run", { id: job.id });
+    setFired(runId);
+    return runId;
+  }, (runId) => runId ? `Job ${job.id} runs.` : `Job ${job.id} has nothing to do: its command said no.`);
   return html`<article class="card job" aria-labelledby=${`job-${job.id}`}>
     <header class="row spread"><h2 id=${`job-${job.id}`}><${Text}>${job.id}<//></h2><${Status} status=${job.status} /></header>
     <p class="job-next">${job.nextAt ? html`<strong class="number">${until(job.nextAt, now)}</strong> <span
@@ -59,7 +63,9 @@ function Job({ job, message, reload }) {
       Model: job.model,
       "Last run": job.lastRun && html`<a href=${href("runs", [job.lastRun.runId])}>
         <${Status} status=${job.lastRun.status} /></a> <span class="muted"><${Age} ts=${job.lastRun.acceptedAt} suffix=" ago" /></span>`,
-      Skipped: job.skipped ? counted(job.skipped, "time") : undefined,
+      Only: job.when && html`if <code><${Text}>${oneLine(job.when.command, 160)}<//></code> has output`,
+      Now: job.checkingSince && html`its command runs, since <${Age} ts=${job.checkingSince} />`,
+      Skipped: job.skipped ? html`<${Skips} job=${job} />` : undefined,
       From: job.source === "config" ? "the configuration" : undefined,
     }} />
     ${job.lastError && html`<${Quote} text=${job.lastError} kind="bad" />`}
@@ -76,7 +82,17 @@ function Job({ job, message, reload }) {
   </article>`;
 }
 
-const FIELDS = { id: "", schedule: "", message: "", tz: "", agentId: "", channel: "", to: "", model: "", timeoutSeconds: "" };
+const SKIPS = { busy: "was still at work", full: "had a full queue", when: "its command said no" };
+
+/** Say how often a job was skipped, why, and what its command last said. */
+function Skips({ job }) {
+  const skips = Object.entries(job.skips ?? {});
+  if (skips.length === 0) return counted(job.skipped, "time");
+  return html`${skips.map(([reason, each]) => html`<div key=${reason}>${counted(each.count, "time")}: ${SKIPS[reason] ?? reason}
+    <span class="muted"><${Age} ts=${each.lastAt} suffix=" ago" />${each.why && html`, <${Text}>${oneLine(each.why, 160)}<//>`}</span></div>`)}`;
+}
+
+const FIELDS = { id: "", schedule: "", message: "", tz: "", agentId: "", channel: "", to: "", model: "", timeoutSeconds: "", command: "" };
 
 function AddJob({ onClose, onAdded }) {
   const [job, setJob] = useState({ ...FIELDS, tz: Intl.DateTimeFormat().resolvedOptions().timeZone });
@@ -101,6 +117,8 @@ function AddJob({ onClose, onAdded }) {
     <${TextField} label="Time zone" hint="Of the schedule; empty is UTC" value=${job.tz} onInput=${set("tz")}
       suggestions=${["UTC", Intl.DateTimeFormat().resolvedOptions().timeZone]} />
     <${TextField} label="Message" hint="What the agent is told" value=${job.message} onInput=${set("message")} rows=${3} required />
+    <${TextField} label="Only if" hint="A shell command in the agent's workspace: with output the job runs, and {output} in the message stands for it"
+      value=${job.command} onInput=${set("command")} />
     <${TextField} label="Agent" hint="Empty is the default agent" value=${job.agentId} onInput=${set("agentId")}
       suggestions=${agents?.agents.map((agent) => agent.id) ?? []} />
     <div class="pair">
@@ -116,9 +134,10 @@ function AddJob({ onClose, onAdded }) {
   </form><//>`;
 }
 
-function toParams({ channel, to, timeoutSeconds, ...rest }) {
+function toParams({ channel, to, timeoutSeconds, command, ...rest }) {
   const params = Object.fromEntries(Object.entries(rest).filter(([, value]) => value.trim() !== ""));
   if (channel.trim()) params.deliver = { channel: channel.trim(), to: to.trim() };
+  if (command.trim()) params.when = { command: command.trim() };
   if (timeoutSeconds.trim()) params.timeoutSeconds = Number(timeoutSeconds);
   return params;
 }

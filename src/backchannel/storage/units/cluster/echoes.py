@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from backchannel.core.cluster.echoes import END, SESSION, EchoId
 from backchannel.core.facts import (
     ApprovalChanged,
+    CheckDue,
     DeliveryChanged,
     Fact,
     GrowthWanted,
@@ -120,7 +121,12 @@ def _closed(tx: Tx, ids: Sequence[str]) -> Mapping[str, Fact]:
     return {id_: TranscriptClosed(key, id_, at, bool(is_named)) for key, id_, at, is_named in rows}
 
 
-_TOLD: Mapping[str, Callable[[str], Fact]] = {"wanted": GrowthWanted, "lane": LaneFree, "timer": _timer}
+_TOLD: Mapping[str, Callable[[str], Fact]] = {
+    "wanted": GrowthWanted,
+    "lane": LaneFree,
+    "timer": _timer,
+    "check": CheckDue,
+}
 """Words that need no row."""
 _READ: Mapping[str, Callable[[Tx, Sequence[str]], Mapping[str, Fact]]] = {
     "run": _runs,

@@ -2,7 +2,7 @@
 
 A job with a next time has a timer, `cron` with the job's id. One unit fires it: it accepts the run, writes the time,
 and sets the timer for the next time. So each time fires once, wherever a process dies. Several missed times are one
-overdue timer, and fire once.
+overdue timer, and fire once. A job with `when` begins a check in that unit instead: `storage/units/jobs/checks.py`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from collections.abc import Callable, Sequence
 from backchannel.config.schedules import Once, read_schedule, show_moment
 from backchannel.config.schema_doors import CronJob
 from backchannel.core.cluster.members import read_ids
-from backchannel.core.facts import SessionChanged
+from backchannel.core.facts import CheckDue, JobSkipped, SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
+from backchannel.core.policy.checks import JobSkip, SkipCount
 from backchannel.core.policy.queues import may_queue
 from backchannel.core.runs import Run, RunKind, RunRequest, RunState
 from backchannel.core.sessions import Address
 from backchannel.core.text import quoted
 from backchannel.errors import InvalidSchedule, JobConfigured, JobExists, JobNotFound, JobRunning
-from backchannel.storage.jobs import STORED_JOB, ListedJob, Source, StoredJob
+from backchannel.storage.jobs import STORED_JOB, STORED_SKIPS, JobCheck, ListedJob, Source, StoredJob
 from backchannel.storage.tables import CRON_JOBS
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import runs, sessions, timers
 
 CRON_TIMER = "cron"
+CHECK_TIMER = "check"
+CHECKED_AGAIN_MS = 5000
+"""How often it is looked whether a living process runs the command of a check."""
 AGAIN_MS = 1000
 """The pause before a job is fired again whose session was being deleted."""
 
@@ -191,6 +195,7 @@ def _tell(tx: Tx, job: CronJob) -> None:
 def _delete(tx: Tx, job_id: str) -> None:
     tx.run("DELETE FROM cron_jobs WHERE id = ?", job_id)
     timers.clear_timer(tx, CRON_TIMER, job_id)
+    timers.clear_timer(tx, CHECK_TIMER, job_id)
 
 
 # Times
@@ -240,14 +245,17 @@ def fire(tx: Tx, job_id: str) -> None:
     job, at = stored.job, stored.next_at
     if _has_come(tx, job, at):
         pass  # the clock was set back since
-    elif _is_skipped(tx, stored, at) or not _has_room(tx, key_of(job, tx.scheme)):
-        tx.run("UPDATE cron_jobs SET skipped = skipped + 1 WHERE id = ?", job_id)
-        _tell(tx, job)
-    elif _is_being_deleted(tx, key_of(job, tx.scheme)):
+    elif (skip := _skip(tx, stored, at)) is not None:
+        count_skip(tx, stored, skip)
+    elif is_being_deleted(tx, key_of(job, tx.scheme)):
         timers.set_timer(tx, CRON_TIMER, job_id, tx.now + AGAIN_MS)
         return
     else:
-        _start(tx, job, at)
+        run_id = runs.free_id(tx, _run_id(job, at))  # taken, too, by a run by hand at this very moment
+        if job.when is None:
+            start(tx, job, run_id, job.message)
+        else:
+            _begin_check(tx, job, run_id, None)
     tx.run("UPDATE cron_jobs SET fired_at = ? WHERE id = ?", at, job_id)
     # The clock may have been set back since the time came: it must not come again.
     _set_next(tx, job_id, *_next_time(job, stored.created_at, at, max(tx.now, at)))
@@ -258,25 +266,63 @@ def run_now(tx: Tx, job_id: str) -> Run:
 
     Raises:
         JobNotFound
-        JobRunning: its last run has not ended.
+        JobRunning: its last run or its check has not ended.
     """
+    job = _idle(tx, job_id)
+    return start(tx, job, runs.free_id(tx, _run_id(job, tx.now)), job.message)
+
+
+def check_now(tx: Tx, job_id: str) -> JobCheck:
+    """Begin the check of a job by hand, for this process. Its next time stays.
+
+    Raises:
+        JobNotFound, JobRunning: as `run_now`.
+    """
+    job = _idle(tx, job_id)
+    run_id = runs.free_id(tx, _run_id(job, tx.now))
+    _begin_check(tx, job, run_id, tx.number)
+    return JobCheck(job, run_id)
+
+
+def _idle(tx: Tx, job_id: str) -> CronJob:
+    """Give a job that may be fired by hand."""
     stored = need(tx, job_id)
+    if stored.checking is not None:
+        raise JobRunning(
+            f"the cron job {job_id!r} is at work: wait for the end of its `when` command", id=job_id, runId=""
+        )
     if _last_alive(tx, stored) is not None:
         raise JobRunning(
             f"the cron job {job_id!r} is at work: wait for its run {stored.last_run!r} to end, or abort it",
             id=job_id,
             runId=stored.last_run,
         )
-    return _start(tx, stored.job, tx.now)
+    return stored.job
 
 
-def _start(tx: Tx, job: CronJob, at: int) -> Run:
+def _begin_check(tx: Tx, job: CronJob, run_id: str, checker: int | None) -> None:
+    """Record that a job's command has to run, for this process or for whichever takes it."""
+    tx.run(
+        "UPDATE cron_jobs SET checking = ?, checking_since = ?, checker = ?, check_crashes = 0 WHERE id = ?",
+        run_id,
+        tx.now,
+        checker,
+        job.id,
+    )
+    timers.set_timer(tx, CHECK_TIMER, job.id, tx.now + CHECKED_AGAIN_MS)
+    if checker is None:
+        tx.tell(CheckDue(job.id))
+    _tell(tx, job)
+
+
+def start(tx: Tx, job: CronJob, run_id: str, message: str) -> Run:
+    """Accept a job's run."""
     request = RunRequest(
         key=key_of(job, tx.scheme),
-        content=text_content(job.message),
+        content=text_content(message),
         provenance=_PROVENANCE,
         kind=RunKind.CRON,
-        id=runs.free_id(tx, _run_id(job, at)),  # taken, too, by a run by hand at this very moment
+        id=run_id,
         deliver=job.deliver is not None,
         reply_to=_address(job),
         model=job.model,
@@ -301,7 +347,25 @@ def _address(job: CronJob) -> Address | None:
     return Address(channel=job.deliver.channel, to=job.deliver.to, account_id=job.deliver.account_id)
 
 
-def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
+def count_skip(tx: Tx, stored: StoredJob, reason: JobSkip, why: str | None = None, *, is_fault: bool = False) -> None:
+    """Count a time that becomes no run."""
+    skips = dict(stored.skips_by_reason)
+    before = skips.get(reason, SkipCount())
+    skips[reason.value] = SkipCount(count=before.count + 1, last_at=tx.now, why=why, is_fault=is_fault)
+    body = STORED_SKIPS.write(skips, stored.skips)
+    tx.run("UPDATE cron_jobs SET skipped = skipped + 1, skips = ? WHERE id = ?", body, stored.id)
+    tx.tell(JobSkipped(stored.id, reason.value, why, is_fault))
+    _tell(tx, stored.job)
+
+
+def _skip(tx: Tx, stored: StoredJob, at: int) -> JobSkip | None:
+    """Decide whether a time is skipped, and why."""
+    if stored.checking is not None or _is_busy(tx, stored, at):
+        return JobSkip.BUSY
+    return None if has_room(tx, key_of(stored.job, tx.scheme)) else JobSkip.FULL
+
+
+def _is_busy(tx: Tx, stored: StoredJob, at: int) -> bool:
     """Decide whether a time is skipped because the last run is live.
 
     A time that was missed while no gateway ran is not skipped for an interrupted run: its run waits behind that one,
@@ -314,7 +378,7 @@ def _is_skipped(tx: Tx, stored: StoredJob, at: int) -> bool:
     return last.state is RunState.QUEUED or at >= began
 
 
-def _has_room(tx: Tx, key: SessionKey) -> bool:
+def has_room(tx: Tx, key: SessionKey) -> bool:
     """Whether one more message may wait in a job's session: operators may write there too."""
     session = sessions.find(tx, str(key))
     return session is None or may_queue(session, tx.rules.max_queued).allowed
@@ -332,6 +396,6 @@ def _last_alive(tx: Tx, stored: StoredJob) -> Run | None:
     return None if run is None or run.is_finished or run.is_set_aside else run
 
 
-def _is_being_deleted(tx: Tx, key: SessionKey) -> bool:
+def is_being_deleted(tx: Tx, key: SessionKey) -> bool:
     session = sessions.find(tx, str(key))
     return session is not None and session.deleting

@@ -1,0 +1,1 @@
+"""Units of cron jobs: their times, and their checks."""
