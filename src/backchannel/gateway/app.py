@@ -37,13 +37,14 @@ from backchannel.config.schema import DEMO_MODEL, Config
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.contracts import Clock, Effects, Model
 from backchannel.core.delivery.channels import Channel
-from backchannel.core.facts import SessionChanged
+from backchannel.core.facts import MessageAppended, SessionChanged
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Provenance, ProvenanceKind, text_content
 from backchannel.core.runs import Run, RunRequest, RunState
 from backchannel.core.secrets.known import KnownSecrets
 from backchannel.errors import GatewayError, InvalidRequest, Unavailable
 from backchannel.gateway.addressing import address_by_name, main_of
+from backchannel.gateway.cache_watch import CacheWatch
 from backchannel.gateway.logs import mask_default_logs, secrets_of
 from backchannel.gateway.parts import GatewayParts
 from backchannel.runtime.clocks import SystemClock
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from backchannel.agents.mcp.servers import McpServers
 
 log = structlog.get_logger(__name__)
+_CACHE_MS = {"5m": 5 * 60_000, "1h": 60 * 60_000, "off": None}
 F = TypeVar("F", bound=Callable[..., Any])
 Tool = TypeVar("Tool", bound=ToolFunction)
 
@@ -204,6 +206,8 @@ class Gateway:
         files = ReceivedFiles(runtime.media, self.toolset, self.workspace, self.clock)
         inbound = Inbound(parts, runtime, self.channels, commands, files)
         keeper = ChannelKeeper(self.channels, inbound.taker, self.clock, runtime.duties)
+        caches = CacheWatch(_CACHE_MS[self.config.models.cache])
+        runtime.hub.listen(caches.on_message, MessageAppended)
         checks = JobChecks(parts, runtime, self.workspace.commands, self._secrets)
         servers = [] if self.mcp_servers is None else [self.mcp_servers]
         return GatewayParts(
@@ -220,6 +224,7 @@ class Gateway:
             inbound=inbound,
             cron=CronJobs(parts, self.channels, checks),
             rows=Rows(parts),
+            caches=caches,
             secrets=self._secrets,
             last_model=last_model,
         )

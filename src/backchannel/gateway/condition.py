@@ -273,6 +273,14 @@ def channel_problems(parts: GatewayParts) -> Iterator[HealthProblem]:
             yield HealthProblem(code="channel_unusable", message=message, hint=hint)
 
 
+def _caches(seen: ConditionSeen) -> Iterator[HealthProblem]:
+    for fall in seen.parts.caches.falls(seen.parts.clock.now_ms()):
+        read = f"{fall.share:.0%} of the last {fall.requests} requests of {fall.session_key}"
+        message = f"Only {read} was read from the provider's cache: {fall.reason}."
+        hint = "The rest is paid in full each time; the timeline of its runs tells it of each request."
+        yield HealthProblem(code="cache_missed", message=message, hint=hint)
+
+
 def _mcp_servers(seen: ConditionSeen) -> Iterator[HealthProblem]:
     if (servers := seen.parts.mcp_servers) is None:
         return
@@ -367,6 +375,7 @@ CHECKS: tuple[Callable[[ConditionSeen], Iterator[HealthProblem]], ...] = (
     _gateways_alike,
     _channels,
     _mcp_servers,
+    _caches,
     _services,
 )
 """What is found without the database, too."""

@@ -110,6 +110,8 @@ class Metrics:
             ("state",),
         )
         yield _counter("tokens", "Tokens that models used.", tally.tokens.items(), ("provider", "direction"))
+        shares = [((model,), used.cache_read / used.sent) for model, used in tally.inputs.items() if used.sent]
+        yield _gauge("cache_share", "The part of the input that was read from a cache.", shares, ("model",))
         cost = [((provider,), dollars) for provider, dollars in tally.cost.items()]
         yield _counter("cost_dollars", "What models with a price cost.", cost, ("provider",))
         requests = [((door, str(status)), count) for (door, status), count in tally.requests.items()]
@@ -221,6 +223,8 @@ class Tally:
         self.durations = Durations()
         self.tokens: Counter[tuple[str, str]] = Counter()
         """By provider and direction."""
+        self.inputs: defaultdict[str, Usage] = defaultdict(Usage)
+        """By model, for what providers tell of their cache."""
         self.cost: defaultdict[str, float] = defaultdict(float)
         """In dollars, by provider."""
         self.deliveries: Counter[DeliveryState] = Counter()
@@ -258,6 +262,12 @@ class Tally:
         self.tokens[provider, "output"] += usage.output
         self.tokens[provider, "cache_read"] += usage.cache_read
         self.tokens[provider, "cache_write"] += usage.cache_write
+        before = self.inputs[model or "unknown"]
+        self.inputs[model or "unknown"] = Usage(
+            input=before.input + usage.input,
+            cache_read=before.cache_read + usage.cache_read,
+            cache_write=before.cache_write + usage.cache_write,
+        )
         if usage.cost is not None:
             self.cost[provider] += usage.cost
 

@@ -12,6 +12,7 @@ from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper
 from backchannel.core.delivery.channels import Channels
 from backchannel.core.secrets.known import KnownSecrets
+from backchannel.gateway.cache_watch import CacheWatch
 from backchannel.runtime.runtime import Runtime
 from backchannel.runtime.supervisor import Supervisor
 from backchannel.tools.base import Parts
@@ -42,6 +43,8 @@ class GatewayParts(Parts):
     cron: CronJobs
     rows: Rows
     """Sessions and runs as an operator sees them."""
+    caches: CacheWatch
+    """Long conversations that providers stopped reading from their cache."""
     secrets: KnownSecrets
     """The secrets of the configuration, which answers must not show."""
     last_model: str | None
