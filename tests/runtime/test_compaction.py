@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from backchannel.agents.scripted import Reply, Scripted, call
@@ -14,10 +15,11 @@ from backchannel.core.compaction.values import CompactionState
 from backchannel.core.contracts import ModelFailed, ModelRequest
 from backchannel.core.cut import NO_CUT, Cut, read_cut
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import Message, Role, Usage
+from backchannel.core.messages import Message, Role, Usage, text_content
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
 from backchannel.runtime.compaction import MOST_AT_ONCE, CompactionResult, _asked_job
+from backchannel.storage.units.imports import Batch, MessageOffered
 from tests.support.clocks import AheadClock
 from tests.support.gateways import CONFIG, MAIN, ended, running, session_of, transcript_of
 from tests.support.remembering import Remembering, is_summary
@@ -414,3 +416,45 @@ async def test_a_summary_that_was_asked_for_counts_the_prompt_as_the_last_reques
         assert made.entry.tokens_before == session.total_tokens == 5_100
         assert 2_000 < made.entry.tokens_after < 5_100
         assert (await session_of(gateway)).total_tokens == made.entry.tokens_after
+
+
+async def test_messages_that_an_import_adds_meanwhile_stand_behind_what_the_summary_covers(tmp_path: Path) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+    scene = Remembering(summary=lambda request: Reply(text="fact ship is Ada", gate=gate, reached=reached))
+    async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
+        await say(gateway, "fact ship is Ada", *(f"{n}: {FILLER}" for n in range(6)))
+        session, here = await session_of(gateway), await transcript_of(gateway)
+        asked = asyncio.create_task(gateway.runtime.compaction.asked(session, None))
+        await reached.wait()
+        new = [
+            Message(id="n1", role=Role.USER, content=text_content("fact port is Oslo"), timestamp=here[-1].timestamp),
+            Message(id="n2", role=Role.ASSISTANT, content=text_content("noted"), timestamp=here[-1].timestamp),
+        ]
+        offered = [MessageOffered(line, (each.id,), each) for line, each in enumerate([*here, *new])]
+        taken = await gateway.store.take_session(session, Batch(0, offered, is_last=True))
+        assert (taken.refusal, taken.written) == (None, 2)
+        gate.set()
+        entry = (await asked).entry
+        cut, kept = await cut_of(gateway), await transcript_of(gateway)
+        assert entry is not None and cut.covered <= len(here) and entry.through_message_id == kept[cut.covered - 1].id
+        assert [message.id for message in kept[len(here) :]] == ["n1", "n2", cut.summary_id]
+        assert await say(gateway, "what is ship?", "what is port?") == ["Ada", "Oslo"]
+        assert not scene.model.refused
+
+
+async def test_an_import_of_another_session_under_the_same_key_leaves_the_summary_alone(tmp_path: Path) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+    scene = Remembering(summary=lambda request: Reply(text="fact ship is Ada", gate=gate, reached=reached))
+    async with running(tmp_path, scene.model, config=SETTINGS) as gateway:
+        await say(gateway, "fact ship is Ada", *(f"{n}: {FILLER}" for n in range(6)))
+        session = await session_of(gateway)
+        asked = asyncio.create_task(gateway.runtime.compaction.asked(session, None))
+        await reached.wait()
+        other = msgspec.structs.replace(session, session_id="0" * 32)
+        said = Message(id="n1", role=Role.USER, content=text_content("hello"), timestamp=1)
+        taken = await gateway.store.take_session(other, Batch(0, [MessageOffered(1, ("n1",), said)], is_last=True))
+        assert taken.refusal is None and taken.key != MAIN
+        gate.set()
+        assert (await asked).entry is not None
+        assert await say(gateway, "what is ship?") == ["Ada"]
+        assert not scene.model.refused

@@ -84,6 +84,7 @@ class ActiveRun:
         self.session = started.session
         """As it was when the run started, or was resumed."""
         self._head = started.head
+        self._goes_on = started.head is None
         self.has_carried = False
         """Whether it has tried to begin its transcript with a summary of the one before."""
         self.hides_pictures = False
@@ -133,6 +134,11 @@ class ActiveRun:
     def _restart_deadline(self, left_s: float | None) -> None:
         if left_s is not None and self.deadline is not None:
             self.deadline.reschedule(asyncio.get_running_loop().time() + left_s)
+
+    def take_return(self) -> bool:
+        """Tell, once, whether it had started before: others may have written to its transcript since."""
+        goes_on, self._goes_on = self._goes_on, False
+        return goes_on
 
     def take_head(self) -> TranscriptHead | None:
         """Return the row of its transcript as it was when the run started, once."""

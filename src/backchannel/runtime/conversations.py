@@ -228,6 +228,8 @@ class Conversations(Service):
 
     async def _current(self, active: ActiveRun, model: Model) -> KeptConversation:
         """Bring what is kept up to date, or read the transcript."""
+        if active.take_return():
+            return await self._load(active, model)
         kept, head = self._cache.get(active.session_id), active.take_head()
         if kept is None or (kept.head is None and head is None) or (head is not None and not kept.started(head)):
             return await self._load(active, model)
