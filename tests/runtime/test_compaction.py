@@ -220,7 +220,8 @@ async def test_an_undone_summary_gives_the_view_back_and_says_so(tmp_path: Path)
         await grown(gateway)
         assert (await cut_of(gateway)).summary_id is not None
         undone = await gateway.runtime.compaction.undo(MAIN)
-        assert undone.state is CompactionState.DONE
+        assert undone.state is CompactionState.DONE and undone.entry is not None
+        assert (await session_of(gateway)).total_tokens == undone.entry.tokens_before
         cut = await cut_of(gateway)
         assert (cut.summary_id, cut.from_seq, cut.is_undone) == (None, 0, True)
         made = len(scene.summaries)

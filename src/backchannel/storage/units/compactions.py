@@ -155,6 +155,7 @@ def undo(tx: Tx, key: str, session_id: str | None = None, chat: CommandChat | No
     note = msgspec.structs.replace(summary, undoes=cut.summary_id)
     messages.append(tx, key, session.session_id, _undo_entry(note, tx.now))
     cuts.store(tx, session.session_id, stored, back)
+    tx.run("UPDATE sessions SET total_tokens = ? WHERE key = ?", summary.tokens_before, key)
     tx.tell(SessionChanged(key, "note"))
     return SummaryUndone(CompactionState.DONE, summary)
 
