@@ -160,7 +160,7 @@ STAGES: tuple[LifeStage, ...] = (
             ),
             LifeStep(
                 "storage/units/steps.py:_take_step",
-                "One statement counts the step, if the fence and the run allow it. The last one ends the run.",
+                "The step is counted, if the fence and the run allow it. The last one ends the run.",
             ),
             LifeStep("storage/units/runs.py:closed", "The lane of the ended run is free."),
             LifeStep(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
+from msgspec.structs import replace
 
 from backchannel.core.contracts import Timer
 from backchannel.core.facts import RunChanged
@@ -74,6 +75,22 @@ async def test_a_message_for_a_free_lane_is_accepted_and_started_in_one_commit(h
     (message,) = await transcript(host.store)
     assert (message.text, message.run_id, message.id) == ("hello", started.run.id, started.run.message_id)
     assert (await host.store.pending(str(MAIN), 100)).messages == []
+
+
+async def test_what_units_say_of_new_and_changed_rows_is_what_the_rows_say(store: Store) -> None:
+    """They do not read back what they have written, so each value must be the one that the database has."""
+    started = await begin(store, "first", timeout_s=5.0, thinking="low", instructions="be brief")
+    queued = (await accept(store, "second")).run
+    for run in (started.run, queued):
+        assert await store.run(run.id) == run
+    kept = await store.session(str(MAIN))
+    assert kept == replace(started.session, running_run=started.run.id, queued=1)
+    taken = await store.commit_reply(started.fence, step(started, "a step", ["look"]))
+    assert await store.run(taken.run.id) == taken.run
+    await store.commit_result(started.fence, result_of(taken.calls[0]), 7)
+    ended = (await store.commit_reply(started.fence, step(started, "the end", number=1))).run
+    assert await store.run(ended.id) == ended
+    assert (ended.state, ended.step, ended.reply) == (RunState.OK, 2, "the end")
 
 
 async def test_a_message_for_a_busy_lane_waits_outside_the_transcript(store: Store) -> None:

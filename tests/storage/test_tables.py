@@ -95,7 +95,9 @@ def test_every_row_is_inserted_with_columns_that_its_table_has() -> None:
     for path in Path(backchannel.__file__).parent.glob("storage/**/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Call(func=ast.Attribute(attr="insert" | "insert_one"), args=[ast.Name(id=name), *_]):
+                case ast.Call(
+                    func=ast.Attribute(attr="insert" | "insert_one" | "insert_numbered"), args=[ast.Name(id=name), *_]
+                ):
                     given = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
                     assert given <= {*NAMED[name].columns}, f"{path.name}: {name}"
                     found += 1
@@ -106,4 +108,12 @@ def test_views_only_read() -> None:
     for path in Path(backchannel.__file__).parent.glob("storage/views/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tx":
-                assert node.attr not in ("run", "insert", "insert_one", "tell", "happened"), f"{path.name} writes"
+                assert node.attr not in (
+                    "run",
+                    "run_long",
+                    "insert",
+                    "insert_one",
+                    "insert_numbered",
+                    "tell",
+                    "happened",
+                ), f"{path.name} writes"

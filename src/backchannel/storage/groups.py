@@ -15,7 +15,7 @@ from backchannel.core.keys import KeyScheme
 from backchannel.storage.events import UnitEvent
 from backchannel.storage.full_text import FullText
 from backchannel.storage.tables import Table
-from backchannel.storage.tx import Row, UnitContext
+from backchannel.storage.tx import Row, UnitContext, required
 
 log = structlog.get_logger(__name__)
 NO_CONTEXT = UnitContext(scheme=KeyScheme())
@@ -68,6 +68,10 @@ class UnitTx(ABC):
 
     def insert_one(self, table: Table[Any], then: str, /, **values: Any) -> Row | None:
         return self.one(table.inserts[then, *values], *values.values())
+
+    def insert_numbered(self, table: Table[Any], /, **values: Any) -> int:
+        row = self.one(table.inserts[f"RETURNING {table.counts}", *values], *values.values())
+        return int(required(row)[0])
 
     def tell(self, fact: Fact) -> None:
         self.facts.append(fact)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from functools import cached_property, partial
+from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -104,9 +104,27 @@ class Table(Generic[S]):
         self.only = only
         self.inserts = _Inserts(name)
 
+    @cached_property
+    def _blank(self) -> dict[str, Any]:
+        return {field: _blank(kind) for field, kind in get_type_hints(self.struct).items() if field in self.columns}
+
+    def fresh(self, **values: Any) -> S:
+        """Make the struct of a row that was inserted with these values: the other columns have the schema's defaults.
+
+        To read it back with RETURNING takes SQLite longer than the INSERT. The values are those of the struct.
+        """
+        return self.struct(**{**self._blank, **values})
+
     def fields_of(self, alias: str) -> str:
         """List the columns of the struct for a SELECT over several tables."""
         return ", ".join(f"{alias}.{field}" for field in self.fields.split(", "))
+
+
+def _blank(kind: Any) -> Any:
+    """Return the schema's default for a column: NULL where a field may be None, else 0 in the field's own type."""
+    if type(None) in get_args(kind):
+        return None
+    return kind() if kind in (int, float, bool) else msgspec.UNSET
 
 
 def excluded(names: Iterable[str]) -> str:

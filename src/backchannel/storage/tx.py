@@ -130,6 +130,10 @@ class Tx(Protocol):
         """Insert a row, and read what `then` says with RETURNING; None if nothing was inserted."""
         ...
 
+    def insert_numbered(self, table: Table[Any], /, **values: Any) -> int:
+        """Insert a row into a table that the database numbers (`Table.counts`), and return its number."""
+        ...
+
     def tell(self, fact: Fact) -> None:
         """Record a change. Listeners get it after the commit."""
         ...

@@ -177,33 +177,36 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
     # The reply address is fixed now: the session's address may change while the run waits.
     reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
     chain = request.chain
-    row = tx.insert_one(
+    accepted = {
+        "id": message.run_id,
+        "session_key": session.key,
+        "session_id": session.session_id if starts else None,
+        "accepted_at": tx.now,
+        "started_at": tx.now if starts else None,
+        "fence": tx.number if starts else NOBODY,
+        "message": None if starts else encode_message(message).decode(),
+        "message_id": message.id,
+        "reply_to": reply_to,
+        "model": request.model,
+        "thinking": request.thinking,
+        "timeout_s": request.timeout_s,
+        "chain_id": message.run_id if chain is None else chain.id,
+        "hop": 0 if chain is None else chain.hop,
+        "exchange_id": request.exchange_id,
+        "spawn_id": request.spawn_id,
+        "instructions": request.instructions,
+        "quotes": request.quotes,
+    }
+    state = RunState.RUNNING if starts else RunState.QUEUED
+    position = tx.insert_numbered(
         RUNS,
-        RUNS.returning,
-        id=message.run_id,
-        session_key=session.key,
+        **accepted,
         kind=request.kind.value,
-        state=RunState.RUNNING.value if starts else RunState.QUEUED.value,
-        session_id=session.session_id if starts else None,
-        accepted_at=tx.now,
-        started_at=tx.now if starts else None,
-        fence=tx.number if starts else NOBODY,
-        message=None if starts else encode_message(message).decode(),
-        message_id=message.id,
+        state=state.value,
         deliver=int(request.deliver),
-        reply_to=reply_to,
-        model=request.model,
-        thinking=request.thinking,
-        timeout_s=request.timeout_s,
-        chain_id=message.run_id if chain is None else chain.id,
-        hop=0 if chain is None else chain.hop,
-        exchange_id=request.exchange_id,
-        spawn_id=request.spawn_id,
         join_digest=None if request.join is None else request.join.digest,
-        instructions=request.instructions,
-        quotes=request.quotes,
     )
-    return RUNS.read(required(row))
+    return RUNS.fresh(**accepted, kind=request.kind, state=state, deliver=request.deliver, position=position)
 
 
 def free_id(tx: Tx, wanted: str) -> str:
@@ -363,22 +366,24 @@ def free_lane(tx: Tx, run: Run, used: Assignments) -> LaneFreed:
     """
     queued, *freed = required(
         tx.one(
-            f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, used_at = coalesce(?, used_at), "
-            "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END, "
-            "last_state = CASE WHEN session_id = ? THEN ? ELSE last_state END WHERE key = ? "
-            "RETURNING queued, deleting, EXISTS (SELECT 1 FROM inbox WHERE session_key = ?), "
-            "EXISTS (SELECT 1 FROM barriers WHERE id = ?)",
-            *used.values,
-            tx.now,
-            _used_at(tx, run),
-            run.session_id,  # only for the transcript that it ran in: a reset may have replaced it
-            int(run.state is RunState.ABORTED),
-            run.session_id,
-            run.state.value,
-            run.session_key,
-            run.session_key,
+            "SELECT queued, deleting, EXISTS (SELECT 1 FROM inbox WHERE session_key = sessions.key), "
+            "EXISTS (SELECT 1 FROM barriers WHERE id = ?) FROM sessions WHERE key = ?",
             run.id,
+            run.session_key,
         )
+    )
+    tx.run(  # with RETURNING, SQLite takes longer for both together
+        f"UPDATE sessions SET {used.sql}running_run = NULL, updated_at = ?, used_at = coalesce(?, used_at), "
+        "aborted_last_run = CASE WHEN session_id = ? THEN ? ELSE aborted_last_run END, "
+        "last_state = CASE WHEN session_id = ? THEN ? ELSE last_state END WHERE key = ?",
+        *used.values,
+        tx.now,
+        _used_at(tx, run),
+        run.session_id,  # only for the transcript that it ran in: a reset may have replaced it
+        int(run.state is RunState.ABORTED),
+        run.session_id,
+        run.state.value,
+        run.session_key,
     )
     if queued:
         tx.tell(LaneFree(run.session_key))

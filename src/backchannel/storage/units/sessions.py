@@ -86,21 +86,19 @@ def of_flow(tx: Tx, key: SessionKey) -> Session:
 
 
 def _create(tx: Tx, key: SessionKey, kind: Kind) -> Session:
-    session_id = _new_transcript(tx, str(key))
-    channel = key.channel if key.chat_type is not None else None
-    row = tx.insert_one(
-        SESSIONS,
-        SESSIONS.returning,
-        key=str(key),
-        agent_id=key.agent,
-        kind=kind.value,
-        session_id=session_id,
-        created_at=tx.now,
-        updated_at=tx.now,
-        channel=channel,
-    )
-    tx.tell(SessionChanged(str(key), "created"))
-    return SESSIONS.read(required(row))
+    written = str(key)
+    created = {
+        "key": written,
+        "agent_id": key.agent,
+        "kind": kind.value,
+        "session_id": _new_transcript(tx, written),
+        "created_at": tx.now,
+        "updated_at": tx.now,
+        "channel": key.channel if key.chat_type is not None else None,
+    }
+    tx.insert(SESSIONS, **created)
+    tx.tell(SessionChanged(written, "created"))
+    return SESSIONS.fresh(**created)
 
 
 def _revive(tx: Tx, session: Session) -> Session:
