@@ -241,7 +241,8 @@ class Conversations(Service):
     async def _load(self, active: ActiveRun, model: Model) -> KeptConversation:
         read = partial(self._store.context, active.session_id, max_bytes=model.context_window * _BYTES_PER_TOKEN)
         part = await self._durably(read)
-        return KeptConversation(part.lines, part.head, part.summary, begins=part.begins, is_whole=part.is_whole)
+        make = partial(KeptConversation, part.lines, part.head, part.summary)
+        return await _beside(len(part.lines), partial(make, begins=part.begins, is_whole=part.is_whole))
 
     async def _folded(
         self, active: ActiveRun, model: Model, kept: KeptConversation, view: View, encoder: MessageEncoder | None
@@ -255,7 +256,7 @@ class Conversations(Service):
         conversation = _conversation_of(kept)
         steps = conversation.take_closed()
         is_long = len(steps)
-        if any(map(has_pictures, steps)):
+        if await _beside(is_long, lambda: any(map(has_pictures, steps))):
             for i, step in enumerate(steps):
                 steps[i], sizes = await self._pictures.loaded(step)
                 kept.picture_sizes += sizes
