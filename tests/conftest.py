@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests.support import databases, imports
+from tests.support import databases, fresh_files, imports
 
 # How long an example takes says nothing of the code where several programs share a core; `bench` measures.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -18,6 +18,7 @@ CRASH_POINTS = "crash points"
 
 def pytest_configure() -> None:
     imports.keep_compiled()
+    fresh_files.copy_schemas()
     _listen_to_ctrl_c()
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from backchannel.storage.sqlite.file import APPLICATION_ID, SqliteDatabase
 from backchannel.storage.store import Store
 from tests.storage.support import START_MS, Host, converse, rows, texts
 from tests.support.clocks import StageClock
+from tests.support.fresh_files import every_step
 from tests.support.privileges import folder_of_somebody
 
 NEWEST = 26
@@ -39,6 +41,12 @@ def make_database(path: Path, *statements: str) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         for statement in statements:
             connection.execute(statement)
+
+
+@pytest.fixture(autouse=True)
+def schema_by_steps() -> Iterator[None]:
+    with every_step():
+        yield
 
 
 @pytest.fixture
