@@ -77,6 +77,7 @@ quick: $(VENV)/.ready ## Run the tests that answer in two minutes
 
 test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on PostgreSQL; some of them are in `test` too
 	$(BIN)/pytest -n 3 --dist worksteal --timeout 180 --database=postgres tests/storage tests/runtime/test_kill*.py tests/channels/test_kill*.py
+	$(BIN)/pytest --timeout 180 -m interop tests/bench
 
 # What is not there fails here, as under CI: nobody tries these to see them left out.
 interop: NEEDS += patroni:patroni etcd:etcd-server linux.uml:user-mode-linux

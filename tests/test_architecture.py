@@ -42,9 +42,15 @@ FILES = sorted(path for folder in (*ORDER, "openclaw") for path in (SOURCE / fol
 
 
 @cache
+def _read(path: Path) -> ast.Module:
+    """Read a file once for all tests."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def _parse(path: Path) -> list[ast.AST]:
-    """Read a file once for all tests: all its nodes, the whole of it first."""
-    return list(ast.walk(ast.parse(path.read_text())))
+    """Give all nodes of a file, the whole of it first."""
+    return list(ast.walk(_read(path)))
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -282,7 +288,7 @@ def test_words_of_one_dialect_are_known_as_such(text: str) -> None:
 def _public_names() -> Iterator[tuple[str, Path]]:
     """Find the classes and constants that a module defines for others."""
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+        for node in _read(path).body:
             match node:
                 case ast.ClassDef(name=name):
                     yield name, path
@@ -310,7 +316,7 @@ def _functions_of_several_modules() -> dict[tuple[str, str], set[str]]:
     """Find the public functions whose name stands in several modules of one folder: by folder and name, the modules."""
     homes: dict[tuple[str, str], set[str]] = {}
     for path in SOURCE.rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
+        for node in _read(path).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
                 homes.setdefault((str(path.parent), node.name), set()).add(_name(path))
     return {place: modules for place, modules in homes.items() if len(modules) > 1}
@@ -323,7 +329,7 @@ def test_a_function_that_two_neighbours_have_is_called_through_its_module() -> N
         f"{path.relative_to(ROOT)}:{node.lineno}: {alias.name} of {node.module}"
         for folder in ("src", "tests", "bench", "docs", "examples")
         for path in (ROOT / folder).rglob("*.py")
-        for node in _parse(path)
+        for node in ast.walk(_read(path) if folder == "src" else ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if (node.module, alias.name) in shared

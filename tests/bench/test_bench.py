@@ -41,7 +41,13 @@ def _console() -> Console:
     return Console(file=StringIO(), width=140)
 
 
-@pytest.mark.parametrize("row", ROWS)
+ON_POSTGRES = ("postgres", "transactions")
+"""Rows for which several gateways and a server are started. `make test-postgres` tries them."""
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, marks=pytest.mark.interop if row in ON_POSTGRES else ()) for row in ROWS]
+)
 def test_a_small_run_of_a_row_gives_well_formed_figures(row: str, tmp_path: Path) -> None:
     if row == "page":
         find_chromium()

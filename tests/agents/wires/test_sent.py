@@ -97,7 +97,7 @@ def conversations(draw: st.DrawFn, kind: str) -> tuple[Message, ...]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_both_ways_send_the_same_conversation(kind: str, data: st.DataObject) -> None:
     request = ModelRequest(
         system=data.draw(texts).strip(),  # one wire strips it
