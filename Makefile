@@ -96,7 +96,7 @@ soak-cluster: $(VENV)/.ready ## Race gateways on one PostgreSQL, then kill and p
 check: $(VENV)/.ready ## Format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 format: $(VENV)/.ready ## Put the code into its format
 	$(BIN)/ruff format .
