@@ -176,10 +176,6 @@ class Conversation:
     def is_empty(self) -> bool:
         return not self._closed_tokens and self._step.reply is None and not self._step.said
 
-    def has_run(self, run_id: str) -> bool:
-        """Tell whether a message of this run is there."""
-        return run_id in self._runs
-
     def take_closed(self) -> list[list[Message]]:
         """Return the steps that were closed since the last call, and forget them."""
         closed, self._closed = self._closed, []

@@ -13,7 +13,6 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable
-from itertools import accumulate, takewhile
 
 ELLIPSIS = "…"
 STORED_LIMIT = 256
@@ -43,18 +42,6 @@ def one_line(text: str, limit: int = 60) -> str:
     """Bring a text to one line of at most `limit` characters; so many fit into a table."""
     # Only its beginning is looked at: a text may be megabytes long, and most of it is cut anyway.
     return cut(" ".join(text[: limit * 8].split()), limit)
-
-
-def excerpt_around(text: str, word: str, *, before: int = 60, after: int = 140) -> str | None:
-    """Give the text around the first place that has a word, in any case, as one line; None if there is none."""
-    at = text.lower().find(word.lower())
-    if at < 0:
-        return None
-    if not text.isascii() and len(text.lower()) != len(text):  # small letters may be longer
-        at = len(list(takewhile(at.__ge__, accumulate(len(letter.lower()) for letter in text))))
-    start, end = max(0, at - before), at + len(word) + after
-    line = " ".join(text[start:end].split())
-    return f"{ELLIPSIS if start else ''}{line}{ELLIPSIS if end < len(text) else ''}"
 
 
 def quoted(text: str, limit: int = 80) -> str:
