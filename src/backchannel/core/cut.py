@@ -7,7 +7,7 @@ the same. It moves when a request would pass the mark `at` of the model's window
 
 2. Above the mark `hard` the older part is left out, down to about half of the window (`leave_out`). The model is told.
 
-A picture too many moves it too: then only the newest half of the pictures is shown.
+Too many pictures move it too: then only the newest half of them is shown.
 
 A provider that says "too long" narrows the window of its model here (`narrower`, `narrowed`). Providers are wrong at
 times, so that holds for a day, until a summary is taken back, or until a reset (`widened`).
@@ -32,7 +32,7 @@ _WORTH_CLEARING = 0.1
 _REST = 0.5
 """How much of the window a new cut leaves in use."""
 _TOO_LONG = 0.9
-"""How much of a request that was too long its model is taken to have room for, if the provider names no number."""
+"""The share of a too long request that is taken for the window, if the provider names no number."""
 _MISCOUNTED = 4
 """How many times more tokens a request may have than we count. A larger limit cannot be what it passed."""
 _WINDOW_HOLDS_MS = 24 * 3_600_000
@@ -196,7 +196,7 @@ def taken_back(cut: Cut) -> Cut | None:
 
 
 def narrower(tokens: int, limit: int | None) -> int | None:
-    """Decide how large a window is whose model found a request of so many tokens too long.
+    """Decide the size of a window after its model found a request of so many tokens too long.
 
     `limit` is the number that the provider named. None if it cannot be true: no model has so small a window, or the
     limit is far from passed.

@@ -58,7 +58,7 @@ MOST_PICTURES_SHOWN = 20
 ROUNDS_SHOWN = 3
 """How many rounds of tool calls keep their whole results when older ones are cleared."""
 CLEARED_FROM = 2_000
-"""How many characters a result has at least that is cleared when it is old."""
+"""Results of so many characters or fewer are not cleared, however old they are."""
 
 _LEFT_OUT = "The oldest parts of this conversation no longer fit and are left out here."
 _OPENS_WITH_REPLY = "Nothing was said before the reply below."
@@ -186,7 +186,7 @@ class Conversation:
         return [] if self.is_empty else self._finished()
 
     def tokens(self, last_step: Sequence[Message] | None = None) -> int:
-        """Estimate the tokens of all messages; who has the last step already passes it."""
+        """Estimate the tokens of all messages. A caller that has the last step already passes it."""
         last = self.last_step() if last_step is None else last_step
         return self._closed_tokens + sum(map(estimate_tokens, last))
 
@@ -302,7 +302,7 @@ class Conversation:
         return bool(text) and not text.isspace() and self._folded_mark not in text.casefold()
 
     def _pictured(self, seq: int, content: Sequence[Block]) -> Sequence[Block]:
-        """Put a line in the place of each picture of a chat that is not shown; of one message the last are."""
+        """Put a line in the place of each picture that is not shown. Of one message, the last pictures are shown."""
         kept = [i for i, block in enumerate(content) if isinstance(block, ImageBlock) and block.file is not None]
         if not kept:
             return content

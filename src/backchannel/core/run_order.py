@@ -46,7 +46,7 @@ def _ends(lines: Sequence[Line], asking: str | None) -> dict[str, int]:
 
 
 def settled_places(ordered: Sequence[Line]) -> set[int]:
-    """Find the places that everything after them, as it is ordered, comes after in the transcript too."""
+    """Find the places that split both orders alike: what is put after one also comes after it in the transcript."""
     lowest, settled = 1 << 62, set[int]()
     for seq, _ in reversed(ordered):
         if seq < lowest:

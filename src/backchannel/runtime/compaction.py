@@ -144,7 +144,7 @@ class Compaction(Service):
         return made
 
     async def _written(self, made: MadeSummary) -> CompactionResult:
-        """Write a summary as soon as no run is active, unless a run of the session does."""
+        """Write a summary as soon as no run is active, unless a run of the session writes it first."""
         for _ in range(_MOST_LOOKS):
             if made.session_id not in self._ready:
                 break  # a run has written it, and it may be taken back by now
@@ -161,7 +161,7 @@ class Compaction(Service):
         return CompactionResult(entry)
 
     async def _next_end(self, key: str, ended: asyncio.Event) -> None:
-        """Wait for the end of a run of the session; a while, since another gateway may work on it."""
+        """Wait for the end of a run of the session, but not for ever: another gateway may work on it."""
         waits = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(self._clock.sleep(_LOOK_AGAIN_S))]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -137,7 +137,7 @@ class Conversations(Service):
             kept.head = replace(kept.head, shape=prepared.shape)
 
     async def hide_pictures(self, active: ActiveRun) -> None:
-        """Show no picture again that is there now: the model does not take one of them."""
+        """Hide all pictures that are there now: the model refused one of them."""
         kept = self._cache.get(active.session_id)
         if kept is None or kept.head is None:
             return
@@ -158,7 +158,7 @@ class Conversations(Service):
     ) -> PreparedRequest:
         """Build a request again that the provider found too long; `limit` is the number of tokens that it named.
 
-        If what the provider said cannot be true, it is the same request.
+        If what the provider said cannot be true, the request stays as it is.
         """
         window = narrower(prepared.tokens, limit)
         if window is None:
@@ -190,7 +190,7 @@ class Conversations(Service):
         return view
 
     async def _carried(self, active: ActiveRun, setup: RunSetup, view: _View) -> bool:
-        """Begin a new transcript with a summary of the one before, if it is to; returns whether it does now."""
+        """Begin a new transcript with a summary of the one before, if asked for; returns whether it was written."""
         head = _head_of(view.kept)
         if head.carries_from is None or head.next_seq > 1 or view.cut.summary_id is not None:
             return False

@@ -1,6 +1,6 @@
 """Indexing: takes messages into the index of words, a few at a time.
 
-New messages may wait for the index (`storage/full_text.py`), and those of a state that an older version wrote all do.
+New messages may wait for the index (`storage/full_text.py`). Messages that an older version wrote all do.
 Searches read a small number of waiting messages themselves. So the service begins when more than that wait, and stops
 when fewer do. It has no timer. On a shared database, the gateway with the timers does it.
 """

@@ -36,7 +36,7 @@ class KeptConversation:
         begins: int = 0,
         is_whole: bool = True,
     ) -> None:
-        """Begin with the lines from the cut on; without a head they are a new transcript."""
+        """Begin with the lines from the cut on. Without a head, the transcript is new."""
         self.head = head
         self.begins = begins
         """The place of the first message that was read."""
@@ -107,7 +107,7 @@ class KeptConversation:
         return self.conversation.newest_run == run_id
 
     def fold_in_order(self, view: View, encoder: str | None, run_id: str, own: Sequence[Line]) -> None:
-        """Fold all messages with the run's part last; `own` is what that has before the cut."""
+        """Fold all messages with the run's part last; `own` are the lines of that part before the cut."""
         lines = dict([*own, *self._lines])  # a question before the cut is in both
         ordered = in_order(list(lines.items()), run_id)
         self.conversation = Conversation(view, self._summary, settled_places(ordered))
@@ -135,7 +135,7 @@ def _picture_bytes(message: Message) -> int:
 
 
 class ConversationCache:
-    """Kept conversations by session id, those used last; bounded by their size together."""
+    """Kept conversations by session id. Their size together is bounded: the least recently used go."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, KeptConversation] = OrderedDict()
@@ -147,7 +147,7 @@ class ConversationCache:
         return self._kept.get(session_id)
 
     def put(self, session_id: str, kept: KeptConversation) -> None:
-        """Keep a conversation, or take note of its new size; the ones that were not used for longest go."""
+        """Keep a conversation, or note its new size. The least recently used ones go."""
         self._kept[session_id] = kept
         self._kept.move_to_end(session_id)
         self._size += kept.size - self._sizes.get(session_id, 0)

@@ -163,10 +163,10 @@ def decode_event(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def count(value: Any) -> int:
-    """Read a number of tokens; what is none is 0."""
+    """Read a number of tokens; 0 if it is no number."""
     return value if type(value) is int and value > 0 else 0
 
 
 def words(value: Any) -> str:
-    """Read a text; what is none is empty."""
+    """Read a text; empty if it is no text."""
     return value if isinstance(value, str) else ""

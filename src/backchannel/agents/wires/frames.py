@@ -1,6 +1,6 @@
 """Frames: what surrounds the messages of a request, as pydantic-ai writes it.
 
-Which fields, headers and limits a model wants is knowledge of pydantic-ai's profiles. So its model writes one request,
+pydantic-ai's profiles know which fields, headers and limits a model wants. So its model writes one request,
 with placeholders for the system prompt and the conversation, to a transport that sends nothing. The frame is that
 request with holes. It is kept for as long as the tools and settings stay the same. The messages come last in the body,
 so each request of a conversation begins with the bytes of the one before.

@@ -109,7 +109,7 @@ class WireModel:
         yield decoder.draft.reply()
 
     async def _open(self, request: ModelRequest, steps: tuple[bytes, ...]) -> httpx2.Response:
-        """Send a request until its answer begins; a request for caching that is refused is left out, for good."""
+        """Send a request until its answer begins. Requests for caching that it refuses are left out from then on."""
         while True:
             # Another request may learn something meanwhile. What counts is what was sent with this one.
             marks, key = self._marks, self._cache_key(request)

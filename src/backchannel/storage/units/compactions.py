@@ -65,12 +65,12 @@ def _stored_cut(tx: Tx, session_id: str) -> str | None:
 
 
 def _beginning(cut: Cut) -> tuple[int, str | None, int]:
-    """Tell what a summary depends on. Cleared results and hidden pictures may change meanwhile."""
+    """Give the part of a cut that a summary depends on. Cleared results and hidden pictures are no part of it."""
     return cut.from_seq, cut.summary_id, cut.covered
 
 
 def _count(tx: Tx, made: MadeSummary) -> None:
-    """Count what a summary used: for the session, and for its newest run, whose day it counts in."""
+    """Count what a summary used, for the session and for its newest run. It counts for that run's day."""
     usage, entry = made.usage, made.message.compaction
     tx.run(
         "UPDATE runs SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?, cost = coalesce(cost + ?, cost, ?) "
@@ -94,7 +94,7 @@ def _count(tx: Tx, made: MadeSummary) -> None:
 
 
 def current(tx: Tx, session_id: str) -> CompactionEntry | None:
-    """Read what the summary stands for that a transcript's view begins with; None if it has none."""
+    """Read what a transcript's summary in use covers; None if there is none."""
     summary_id = read_cut(_stored_cut(tx, session_id)).summary_id
     return None if summary_id is None else messages.find_in(tx, session_id, summary_id).compaction
 

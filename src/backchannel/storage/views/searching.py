@@ -1,10 +1,10 @@
 """Search in transcripts: the messages with the words of a query, newest first.
 
-The index finds most of them. Messages that wait for the index are read one by one, the newest of them only: normally
-there are few. While older state is being indexed, the rest of them is left out, and `is_complete` says so.
+The index finds most of them. Messages that wait for the index are read one by one, but only the newest: normally
+there are few. While an older state is indexed, the others are left out, and `is_complete` says so.
 
-Conditions on sessions are part of the query. The owners of the words only narrow it down early: with them, a session
-that sees little does not read all that others said.
+Conditions on sessions are part of the query. The index also has the owner of each message. A query names the owners
+that it may find, so a session that sees little does not read all that others said.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _conditions(wanted: SearchWanted) -> tuple[str, list[Any]]:
 
 
 def _visible(scope: VisibleScope) -> tuple[str, list[Any]]:
-    """Write what a caller may read: all that was ever said in its own sessions, and what others say now.
+    """Write what a caller may read: all transcripts of its own sessions, and the present ones of others.
 
     Its own are the calling session and the sessions that it spawned.
     """
@@ -217,7 +217,7 @@ def _visible(scope: VisibleScope) -> tuple[str, list[Any]]:
 
 
 def _owners(tx: Tx, wanted: SearchWanted) -> list[str]:
-    """Name the owners of all that the conditions leave; none where there are too many to name."""
+    """Name the owners that the conditions leave; empty if there are too many to name."""
     scope = wanted.visible
     if wanted.keys is not None and len(wanted.keys) <= _MOST_OWNERS:
         owners = [*map(session_owner, _transcripts(tx, "i.key", wanted.keys))]
