@@ -19,7 +19,7 @@ facts for programs. Messages say what came and what would work.
     │   └── ScopeMissing, PolicyDenied, OriginNotAllowed
     ├── Unauthorized            no valid token
     │   └── DeviceTokenRefused
-    ├── BadSignature, SlowDown
+    ├── BadSignature, SlowDown, BudgetExceeded
     ├── Unavailable             not now; nothing was changed
     │   └── QueueFull, StorageFull, DatabaseLocked, ShuttingDown
     ├── EndedByOperator         the operator ended this call
@@ -312,6 +312,13 @@ class SlowDown(GatewayError):
     code = "rate_limited"
     http_status = 429
     retryable = True
+
+
+class BudgetExceeded(GatewayError):
+    """A budget is used up. `budget` is its name, and `opensAt` when it opens again."""
+
+    code = "budget_exceeded"
+    http_status = 429
 
 
 class Unavailable(GatewayError):

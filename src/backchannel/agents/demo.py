@@ -76,6 +76,7 @@ class DemoModel:
     ref = REF
     context_window = 32_768
     price: Price | None = None
+    is_free = True
     sees_images = False
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:

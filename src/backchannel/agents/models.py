@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -161,6 +161,29 @@ def published_price(model: PublishedModel) -> Price | None:
     return Price(*costs) if len(costs) == 2 else None
 
 
+def dearest_price(model: PublishedModel) -> Price | None:
+    """Tell the most that a model's tokens cost: of the longest requests, at any hour, written to any cache."""
+    variants = [model.prices] if not isinstance(model.prices, list) else [each.prices for each in model.prices]
+    most = {
+        name: max((_most(getattr(prices, name, None)) for prices in variants), default=0.0)
+        for name in ("input_mtok", "output_mtok", "cache_write_mtok", "cache_write_1h_mtok")
+    }
+    base = published_price(model)
+    if base is None:
+        return None
+    writes = max(most["cache_write_mtok"], most["cache_write_1h_mtok"])
+    return Price(max(most["input_mtok"], base.input), max(most["output_mtok"], base.output), None, writes or None)
+
+
+def _most(cost: Any) -> float:
+    """Return the highest of a price's steps."""
+    if cost is None:
+        return 0.0
+    if isinstance(cost, Decimal):
+        return float(cost)
+    return max(float(each) for each in (cost.base, *(tier.price for tier in cost.tiers)))
+
+
 def price_name(provider: str) -> str:
     """Name a provider as genai-prices does."""
     return _PRICED_AS.get(provider, provider)
@@ -235,6 +258,8 @@ class Models:
             price=price,
             priced_as=price_name(provider) if is_published else None,
             sees_images=self._vision(provider, name),
+            max_tokens=self._longest_reply(provider, name),
+            dearest_price=self._dearest(provider, name) if is_published else price,
         )
         return self._made[ref]
 
@@ -331,6 +356,23 @@ class Models:
     def _vision(self, provider: str, name: str) -> bool | None:
         configured = self._configured(provider, name)
         return None if configured is None else configured.vision
+
+    def _longest_reply(self, provider: str, name: str) -> int | None:
+        configured = self._configured(provider, name)
+        return None if configured is None else configured.max_tokens
+
+    def _dearest(self, provider: str, name: str) -> Price | None:
+        known = published(provider, name)
+        return None if known is None else dearest_price(known)
+
+    def has_price(self, ref: str) -> bool:
+        """Tell whether the price of a model is known. A model that cannot be asked needs none."""
+        if (registered := self._registered.get(ref)) is not None:
+            return registered.price is not None or getattr(registered, "is_free", False)
+        provider, _, name = ref.partition("/")
+        if provider not in self._providers and provider not in SERVICES:
+            return True
+        return self._facts(provider, name)[1] is not None
 
     def _facts(self, provider: str, name: str) -> tuple[int, Price | None, bool]:
         """Tell a model's context window, its price, and whether the price is a published one."""

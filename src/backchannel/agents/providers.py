@@ -106,10 +106,13 @@ class ProviderModel:
         price: Price | None = None,
         priced_as: str | None = None,
         sees_images: bool | None = None,
+        max_tokens: int | None = None,
+        dearest_price: Price | None = None,
     ) -> None:
         """Make a model; with `priced_as`, replies cost what is published for that provider, cached tokens less.
 
         Without `sees_images` it is what pydantic-ai knows of the model, and that it sees if nothing is known.
+        `max_tokens` is the longest reply, and `dearest_price` the price of the longest requests.
         """
         self._connection = connection
         self._name = name
@@ -117,6 +120,8 @@ class ProviderModel:
         self.price = price
         self._priced_as = priced_as
         self._sees_images = sees_images
+        self.max_tokens = max_tokens
+        self.dearest_price = dearest_price or price
 
     @property
     def ref(self) -> str:
@@ -143,6 +148,8 @@ class ProviderModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Ask the provider. Cancelling, or closing the iterator, closes the connection."""
         endpoint = self._connection.endpoint
+        if request.max_tokens is None and self.max_tokens is not None:
+            request = msgspec.structs.replace(request, max_tokens=self.max_tokens)
         events = self._stream_here(request) if endpoint.is_spoken_here else self._stream_by_library(request)
         try:
             async with aclosing(events):
@@ -235,7 +242,7 @@ def build_failure(error: Exception, endpoint: Endpoint) -> ModelFailed:
         case pai.ModelHTTPError():
             retryable = failures.is_passing(error.status_code) and not isinstance(error, pai.ModelQuotaExceededError)
             message = f"{failures.words_of(error.body) or 'no reason given'} (HTTP {error.status_code} from {provider})"
-            return failed(message, retryable=retryable, retry_after_s=error.retry_after)
+            return failed(message, retryable=retryable, retry_after_s=error.retry_after, is_billed=False)
         case pai.ModelConnectionError():
             return failed(f"the connection to {provider} failed: {failures.root_of(error)}", retryable=True)
         case pai.ModelAPIError():

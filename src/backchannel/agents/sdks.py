@@ -70,6 +70,8 @@ def build_settings(request: ModelRequest, model: PydanticModel[Any], kind: str) 
             known = ", ".join(THINKING_LEVELS)
             raise ModelFailed(f"not a thinking level: {level!r} (one of {known})", retryable=False)
         settings["thinking"] = False if level == "off" else level  # type: ignore[typeddict-item]  # checked above
+    if request.max_tokens is not None:
+        settings["max_tokens"] = request.max_tokens
     if request.tools and not request.uses_tools:
         settings["tool_choice"] = "none"
     if kind == "openai":

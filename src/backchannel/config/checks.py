@@ -9,17 +9,18 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import fields
 
 from backchannel.config.adapters import SANDBOXES, channel_issues
 from backchannel.config.agents import ANY_AGENT, first
+from backchannel.config.budget_checks import budget_issues, unpriced_issues
 from backchannel.config.findings import show_path
 from backchannel.config.jobs import job_problems
 from backchannel.config.schedules import schedule_problem
-from backchannel.config.schema import ConfigFile
+from backchannel.config.schema import ConfigFile, ProviderSettings
 from backchannel.config.schema_agents import (
     AgentToolSettings,
     SandboxSettings,
@@ -60,6 +61,8 @@ class Surroundings(NamedTuple):
     """The names of the tools that every gateway has."""
     why_no_sandbox: Callable[[str], str | None]
     """Says why sandboxes of a kind cannot be made; None: they can."""
+    has_price: Callable[[str, Mapping[str, ProviderSettings]], bool] = lambda ref, own: True
+    """Whether the price of a model is known, given the endpoints of the configuration."""
     why_no_channel: Callable[[ChannelSettings], str | None] = lambda settings: None
     """Says why a channel with these settings cannot work; None: it can."""
 
@@ -68,6 +71,7 @@ def check_start(file: ConfigFile, here: Surroundings) -> Iterator[SettingIssue]:
     """Find what `up` refuses or warns of, though each setting may be so."""
     yield from _open_door(file)
     yield from _models_not_to_be_asked(file, here)
+    yield from unpriced_issues(file, here.has_price, _model_references(file))
     yield from _misspelt_tools(file, here.tools)
     yield from _tools_of_no_server(file)
     yield from _missing_sandboxes(file, here)
@@ -452,5 +456,6 @@ _RULES: tuple[Callable[[ConfigFile], Iterator[SettingIssue]], ...] = (
     _context_marks,
     _shared_main_session,
     _mcp_servers,
+    budget_issues,
     _without_effect,
 )

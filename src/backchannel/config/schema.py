@@ -19,9 +19,10 @@ from backchannel.config.adapters import DATABASES, default_database_url, is_in_f
 from backchannel.config.findings import ConfigFinding
 from backchannel.config.schema_agents import AgentsSettings, McpSettings, ToolsSettings
 from backchannel.config.schema_doors import CronSettings, GatewaySettings, HookSettings
-from backchannel.config.zones import last_mark, zone_named
+from backchannel.config.zones import last_mark, period_at, zone_named
 from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.keys import DmScope, KeyScheme
+from backchannel.core.money.budgets import BudgetRules, BudgetSettings
 from backchannel.core.policy.inbound import BindingSettings
 from backchannel.core.policy.limits import ExchangeLimitSettings
 from backchannel.core.policy.queues import MOST_QUEUED, SessionRules
@@ -133,6 +134,10 @@ class ProviderModelSettings(Settings, frozen=True, kw_only=True):
     id: Annotated[str, setting("Its name at the endpoint.", min_length=1)]
     context_window: Annotated[AtLeastOne | None, setting("Its context window in tokens.")] = None
     cost: Annotated[ModelCostSettings | None, setting("Its price, in dollars per million tokens.")] = None
+    max_tokens: Annotated[
+        AtLeastOne | None,
+        setting("The longest reply in tokens, sent with each request. Unset: 8192 where a budget counts."),
+    ] = None
     vision: Annotated[bool | None, setting("Whether it sees pictures. Unset: guessed from its name, else yes.")] = None
 
 
@@ -174,6 +179,7 @@ class ConfigFile(Settings, frozen=True, kw_only=True):
     tools: Annotated[ToolsSettings, setting("The tools of all agents.")] = ToolsSettings()
     mcp: Annotated[McpSettings, setting("MCP servers whose tools agents may have.")] = McpSettings()
     models: Annotated[ModelsSettings, setting("Your own model endpoints.")] = ModelsSettings()
+    budgets: Annotated[tuple[BudgetSettings, ...], setting("Limits on what is spent.")] = ()
     gateway: Annotated[GatewaySettings, setting("The gateway: address, access and limits.")] = GatewaySettings()
     database: Annotated[DatabaseSettings, setting("Where everything is stored.")] = DatabaseSettings()
     cluster: Annotated[ClusterSettings, setting("Several gateways on one database.")] = ClusterSettings()
@@ -220,8 +226,12 @@ class Config(ConfigFile, frozen=True, kw_only=True):
     @property
     def session_rules(self) -> SessionRules:
         """The rules that the store applies to sessions."""
-        resets = ResetSchedule(self.session.reset, partial(last_mark, zone_named(self.tz)))
-        return SessionRules(resets, self.session.max_queued, tells_failures=self.messages.failure_notice)
+        zone = zone_named(self.tz)
+        resets = ResetSchedule(self.session.reset, partial(last_mark, zone))
+        budgets = BudgetRules(self.budgets, partial(period_at, zone)) if self.budgets else None
+        return SessionRules(
+            resets, self.session.max_queued, tells_failures=self.messages.failure_notice, budgets=budgets
+        )
 
     @property
     def default_agent(self) -> str:

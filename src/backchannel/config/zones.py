@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
+from backchannel.core.money.budgets import FOREVER, BudgetPeriod, Period
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _DAY = timedelta(days=1)
+_HOUR_MS = 3_600_000
 
 
 def read_zone(name: str) -> tzinfo:
@@ -71,6 +74,23 @@ def last_mark(zone: tzinfo, now: int, hour: int) -> int:
     today = (_EPOCH + now * _MS).astimezone(zone).date()
     at = _at_hour(today, hour, zone)
     return at if at <= now else _at_hour(today - _DAY, hour, zone)
+
+
+def period_at(zone: tzinfo, per: BudgetPeriod, now: int) -> Period:
+    """Return the hour, day or month of a time. An hour that comes twice is two hours; a day may have 23 or 25."""
+    local = (_EPOCH + now * _MS).astimezone(zone)
+    today = local.date()
+    match per:
+        case BudgetPeriod.HOUR:
+            start = now - (local.minute * 60 + local.second) * 1000 - local.microsecond // 1000
+            return Period(start, start + _HOUR_MS)
+        case BudgetPeriod.DAY:
+            return Period(_at_hour(today, 0, zone), _at_hour(today + _DAY, 0, zone))
+        case BudgetPeriod.MONTH:
+            first = today.replace(day=1)
+            return Period(_at_hour(first, 0, zone), _at_hour((first + 31 * _DAY).replace(day=1), 0, zone))
+        case BudgetPeriod.TOTAL:
+            return FOREVER
 
 
 def _at_hour(day: date, hour: int, zone: tzinfo) -> int:

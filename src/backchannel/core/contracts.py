@@ -189,6 +189,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the tools may be called. If not, they are still sent, so that the prefix stays the same."""
     cache_key: str | None = None
     """Names the session for a provider's cache; stable."""
+    max_tokens: int | None = None
+    """The longest reply, thinking included; None leaves it to the model."""
     encoded: tuple[bytes, ...] | None = None
     """The steps as the model's encoder wrote them. With it, `messages` is not looked at."""
 
@@ -222,6 +224,7 @@ class ModelFailed(Exception):
     """A provider did not answer as it should; the message is its own words, without secrets.
 
     `is_too_long`: the request exceeds the context window. `limit_tokens` is the window, if the provider named it.
+    `is_billed` is false if the provider refused the request before it did any work, or never had it.
     """
 
     def __init__(
@@ -232,6 +235,7 @@ class ModelFailed(Exception):
         retry_after_s: float | None = None,
         is_too_long: bool = False,
         limit_tokens: int | None = None,
+        is_billed: bool = True,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -239,6 +243,7 @@ class ModelFailed(Exception):
         self.retry_after_s = retry_after_s
         self.is_too_long = is_too_long
         self.limit_tokens = limit_tokens
+        self.is_billed = is_billed
 
 
 MOST_CALLS = 128

@@ -200,6 +200,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The platform's id of the message that its reply quotes."""
     ran_at: int | None = None
     """When `ran_ms` was true; `started_at` if it was not set since."""
+    reserved: str | None = None
+    """What its next call may cost at most, as stored (`core/money/amounts.py`)."""
 
     @property
     def at_work_since(self) -> int | None:

@@ -53,6 +53,7 @@ from backchannel.runtime.events import Event
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.outbox import ChannelOutlets
 from backchannel.runtime.runtime import Runtime
+from backchannel.runtime.spending import check_prices
 from backchannel.runtime.supervisor import Supervisor
 from backchannel.storage.driver import Faults
 from backchannel.storage.files.folder import StateFolder
@@ -154,6 +155,7 @@ class Gateway:
             folder = StateFolder.hold(self.config.state_dir)
             exits.callback(folder.release)
             guard = SendGuard(self.config.session.send_policy, self.scheme)
+            check_prices(self.config.budgets, self.agents, self.models)
             store = await Store.open(
                 folder,
                 self.scheme,

@@ -91,6 +91,8 @@ class ActiveRun:
         """Whether its requests show no pictures, because the model failed with them."""
         self.has_compacted = False
         """Whether it has waited for a summary; it does so once."""
+        self.is_sent = False
+        """Whether a call was sent that has no reply yet, so that it may be billed."""
         self.text = ""
         """What the model has streamed of the step in progress."""
         self.mark = ""
@@ -254,7 +256,7 @@ class ToolCalls:
 
     async def _carry_out(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> None:
         result = self._result(active, call, await self.output(active, tools, call))
-        await self._durably(lambda: self._store.commit_result(active.fence, result, active.ran_ms))
+        active.run = await self._durably(lambda: self._store.commit_result(active.fence, result, active.ran_ms))
 
     async def recorded(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> CallRecorded:
         """Carry out a function agent's call, or give what it gave when the function ran before."""

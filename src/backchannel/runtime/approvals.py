@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.policy.approvals import Approval, ApprovalRuleSettings, asks
-from backchannel.core.runs import Fence, ToolCall
+from backchannel.core.runs import Fence, Run, ToolCall
 from backchannel.runtime.events import Hub, WaitStarted
 from backchannel.runtime.slots import RunSlots
 from backchannel.service import Reactions, Service
@@ -49,10 +49,11 @@ class Approvals(Service):
         """Ask for a call; the question is durable when this returns, and may have been answered before."""
         return await self._store.ask_approval(fence, call, self._lives_ms)
 
-    async def answered(self, approval: Approval) -> Approval:
-        """Wait for an answer."""
-        async with self._slots.paused(approval.session_key, approval.run_id):
-            self._hub.publish(WaitStarted(approval.run_id))
+    async def answered(self, approval: Approval, run: Run | None = None) -> Approval:
+        """Wait for an answer; `run` waits, if it is not the one that asked."""
+        key, run_id = (approval.session_key, approval.run_id) if run is None else (run.session_key, run.id)
+        async with self._slots.paused(key, run_id):
+            self._hub.publish(WaitStarted(run_id))
             while approval.is_pending:
                 # Listen before looking: an answer that comes in between is not missed.
                 event = self._waiting.setdefault(approval.id, asyncio.Event())

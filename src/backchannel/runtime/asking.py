@@ -21,6 +21,7 @@ from backchannel.errors import Unavailable
 from backchannel.runtime.active import ActiveRun, RunSetup
 from backchannel.runtime.conversations import Conversations, PreparedRequest
 from backchannel.runtime.events import Hub, ModelRetried, ReplyGrew, ThinkingGrew
+from backchannel.runtime.spending import Spending
 from backchannel.storage.store import Store
 
 log = structlog.get_logger(__name__)
@@ -37,9 +38,12 @@ RETRY_REASON = 1000
 class Asking:
     """Asks a run's model for its next reply."""
 
-    def __init__(self, store: Store, conversations: Conversations, gate: Gate, hub: Hub, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, conversations: Conversations, spending: Spending, gate: Gate, hub: Hub, clock: Clock
+    ) -> None:
         self._store = store
         self._conversations = conversations
+        self._spending = spending
         self._gate = gate
         self._hub = hub
         self._clock = clock
@@ -49,16 +53,20 @@ class Asking:
         prepared = await self._conversations.request(active, setup)
         active.mark, agent_id = prepared.mark, setup.agent.id
         for attempt in range(1, ATTEMPTS + 1):
+            request = await self._spending.reserved(active, setup.model, prepared)
             self._store.check_lease()
             limit = asyncio.timeout(MODEL_CALL_LIMIT_S)
             try:
                 async with self._gate.slot(agent_id, active.run.session_key, setup.model.ref, active.run.id), limit:
-                    return prepared, await self._stream(active, setup.model, prepared.request)
+                    reply = await self._stream(active, setup.model, request)
+                    self._spending.replied(active, setup.model, prepared, reply)
+                    return prepared, reply
             except TimeoutError:
                 if not limit.expired():
                     raise
                 raise ModelFailed(f"no reply within {MODEL_CALL_LIMIT_S:g} s", retryable=False) from None
             except ModelFailed as failed:
+                active.is_sent = failed.is_billed
                 if failed.is_too_long and attempt < ATTEMPTS:
                     prepared = await self._shorter(active, setup, prepared, failed)
                     continue
@@ -113,12 +121,14 @@ class Asking:
         why, wait_ms = cut(redact(storable_text(failed.message))[0], RETRY_REASON), int(wait_s * 1000)
         self._hub.publish(ModelRetried(active.run, why, attempt, self._clock.now_ms() + wait_ms, ATTEMPTS))
         with suppress(Unavailable):  # only people read this: the run does not wait for disk space to store it
-            await self._store.note_retry(active.fence, why, wait_ms)
+            active.run = await self._store.note_retry(active.fence, why, wait_ms, is_sent=active.is_sent)
+            active.is_sent = False
         await self._clock.sleep(wait_s)
 
     async def _stream(self, active: ActiveRun, model: Model, request: ModelRequest) -> ModelReply:
         shown, shown_at, reply = "", 0.0, None
         said, thought = MarkFilter(active.mark), MarkFilter(active.mark)
+        active.is_sent = True
         try:
             async for event in model.stream(request):
                 match event:

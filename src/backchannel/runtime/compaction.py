@@ -34,6 +34,7 @@ from backchannel.core.supervision import Backoff
 from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.active import ActiveRun, RunSetup
 from backchannel.runtime.events import CompactionMoved, Hub
+from backchannel.runtime.holding import Holding
 from backchannel.runtime.summaries import CompactionJob, NothingToCompact, Summaries
 from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.service import Reactions, Service, SupervisedLoop
@@ -69,7 +70,15 @@ class Compaction(Service):
     name = "compaction"
 
     def __init__(
-        self, store: Store, agents: Agents, models: Models, asking: Gate, hub: Hub, clock: Clock, wait: DatabaseWait
+        self,
+        store: Store,
+        agents: Agents,
+        models: Models,
+        asking: Gate,
+        holding: Holding,
+        hub: Hub,
+        clock: Clock,
+        wait: DatabaseWait,
     ) -> None:
         self._store = store
         self._agents = agents
@@ -77,7 +86,7 @@ class Compaction(Service):
         self._hub = hub
         self._clock = clock
         self._durably = wait.durably
-        self._summaries = Summaries(store, models, asking, clock, wait)
+        self._summaries = Summaries(store, models, asking, holding, clock, wait)
         self._tasks: dict[str, asyncio.Task[CompactionResult]] = {}
         """Those beside the lanes, by session id."""
         self._making: dict[str, asyncio.Future[None]] = {}

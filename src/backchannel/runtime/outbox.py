@@ -61,6 +61,10 @@ class ChannelOutlets:
     def names(self) -> Sequence[str]:
         return list(self._channels)
 
+    @property
+    def owners(self) -> Sequence[tuple[str, str]]:
+        return [(name, owner) for name, channel in self._channels.items() for owner in channel.settings.owners]
+
     def limit(self, channel: str) -> int | None:
         return self._channels.text_limit(channel)
 

@@ -33,6 +33,7 @@ from backchannel.runtime.asking import Asking
 from backchannel.runtime.conversations import Conversations, PreparedRequest
 from backchannel.runtime.events import Hub
 from backchannel.runtime.lanes import Stop, StopReason
+from backchannel.runtime.spending import Spending
 from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.store import Store
 
@@ -52,12 +53,14 @@ class Runner:
         hub: Hub,
         clock: Clock,
         conversations: Conversations,
+        spending: Spending,
         asking: Gate,
         wait: DatabaseWait,
     ) -> None:
         self._store = store
         self._conversations = conversations
-        self._asking = Asking(store, conversations, asking, hub, clock)
+        self._asking = Asking(store, conversations, spending, asking, hub, clock)
+        self._spending = spending
         self._agents = agents
         self._models = models
         self._tools = tools
@@ -158,7 +161,8 @@ class Runner:
         )
         committed = await self._durably(partial(self._store.commit_reply, active.fence, step))
         self._conversations.committed(active, prepared)
-        active.run, active.text = committed.run, ""
+        active.run, active.text, active.is_sent = committed.run, "", False
+        self._spending.settled()
         if not committed.calls:
             self._conversations.run_ended(active, setup, prepared, step.reply)
         return committed.calls
@@ -167,6 +171,7 @@ class Runner:
         agent_id = SessionKey.stored(active.run.session_key).agent
         tools = _usable(active.run, self._tools.of(agent_id, active.run.session_key))
         context = await self._durably(partial(RunContext.of, active, self._store, self._calls, tools))
+        await self._spending.counted(active)
         self._store.check_lease()
         text = await function(context)
         if text is not None and not isinstance(text, str):
@@ -192,9 +197,15 @@ class Runner:
         try:
             await self._durably(
                 lambda: self._store.finish_run(
-                    active.fence, outcome, reply=reply, at_step=active.run.step, ran_ms=active.ran_ms
+                    active.fence,
+                    outcome,
+                    reply=reply,
+                    at_step=active.run.step,
+                    ran_ms=active.ran_ms,
+                    is_billed=active.is_sent,
                 )
             )
+            self._spending.settled()
         except FenceLost:
             log.debug("the run had ended", run_id=active.run.id)
 

@@ -38,6 +38,7 @@ from backchannel.runtime.conversations import Conversations
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Event, Hub, log_failures, log_pairings, log_sessions
 from backchannel.runtime.guard import SendGuard
+from backchannel.runtime.holding import Holding
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.indexing import Indexing
 from backchannel.runtime.lanes import RUN, Lanes
@@ -47,6 +48,7 @@ from backchannel.runtime.recovery import Functions, Recovery
 from backchannel.runtime.retries import Retries
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.slots import RunSlots
+from backchannel.runtime.spending import Spending
 from backchannel.runtime.supervisor import DatabaseWait, Supervisor
 from backchannel.runtime.timers import ClockCheck, Timers
 from backchannel.runtime.waits import Exchanges, Waits
@@ -92,8 +94,10 @@ class Runtime(Service):
         rules, lives_ms = config.tools.approval, config.tools.approval_lives_ms
         self._approvals = Approvals(store, rules, lives_ms, self.hub, slots)
         asking = gates.gate(MODEL, defaults.max_concurrent, grows=False)
-        self.compaction = Compaction(store, agents, models, asking, self.hub, clock, self._wait)
+        holding = Holding(store, self._wait, keeps_an_hour=config.models.cache == "1h")
+        self.compaction = Compaction(store, agents, models, asking, holding, self.hub, clock, self._wait)
         self._conversations = Conversations(store, Pictures(self.media), self.compaction, clock, self._wait)
+        self._spending = Spending(store, holding, self._approvals, clock, self._wait)
         self._lanes = self._make_lanes(models, tools, gates, slots, asking)
         self._waits = Waits(store, self.hub)
         holds = AccountHolds(clock)
@@ -125,6 +129,7 @@ class Runtime(Service):
             self.hub,
             self._clock,
             self._conversations,
+            self._spending,
             asking,
             self._wait,
         )
@@ -169,6 +174,7 @@ class Runtime(Service):
             self.outbox,
             self.compaction,
             self._conversations,  # before the lanes: a halted run's conversation is read anew
+            self._spending,
             self._lanes,
             self._recovery,
             *([member] if member is not None else ()),  # goes on with what others leave, once its own work goes on

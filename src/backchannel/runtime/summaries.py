@@ -27,6 +27,7 @@ from backchannel.core.messages import CompactionEntry, Message, Role, Usage, tex
 from backchannel.core.requests import Conversation, Line, TranscriptPart, View, ViewStart
 from backchannel.core.run_order import in_order, settled_places
 from backchannel.core.text import storable_text
+from backchannel.runtime.holding import Holding
 from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
@@ -90,10 +91,13 @@ class _Plan(msgspec.Struct, frozen=True):
 class Summaries:
     """Makes summaries; nothing is written here."""
 
-    def __init__(self, store: Store, models: Models, asking: Gate, clock: Clock, wait: DatabaseWait) -> None:
+    def __init__(
+        self, store: Store, models: Models, asking: Gate, holding: Holding, clock: Clock, wait: DatabaseWait
+    ) -> None:
         self._store = store
         self._models = models
         self._asking = asking
+        self._holding = holding
         self._clock = clock
         self._durably = wait.durably
 
@@ -149,6 +153,22 @@ class Summaries:
         return summary, used, model
 
     async def _ask(self, job: CompactionJob, writer: Model, request: ModelRequest) -> ModelReply:
+        """Ask for one chunk, as a call that budgets count."""
+        held = await self._holding.hold(job.key, job.run_id, writer, request)
+        if held is None:
+            return await self._answer(job, writer, request)
+        used, is_billed = None, True
+        try:
+            reply = await self._answer(job, writer, msgspec.structs.replace(request, max_tokens=held.max_tokens))
+            used = reply.usage
+        except ModelFailed as failed:
+            is_billed = failed.is_billed
+            raise
+        finally:
+            await held.settle(used, is_billed=is_billed)
+        return reply
+
+    async def _answer(self, job: CompactionJob, writer: Model, request: ModelRequest) -> ModelReply:
         self._store.check_lease()
         limit = asyncio.timeout(SUMMARY_LIMIT_S)
         reply: ModelReply | None = None

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from backchannel.core.delivery.delivery import Delivery
 from backchannel.core.flows.exchange_values import WaitEnd
+from backchannel.core.money.budgets import BudgetSettings, LedgerRow
+from backchannel.core.policy.approvals import Approval
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Session
 
@@ -58,4 +60,27 @@ class NotesFlushed(NamedTuple):
     key: str
 
 
-UnitEvent = RunEntered | RunClosed | RunUnanswered | RunRetried | CallClosed | ReceiptSettled | NotesFlushed
+class QuestionSettled(NamedTuple):
+    """A question has its answer, or is withdrawn."""
+
+    approval: Approval
+
+
+class BudgetNearlySpent(NamedTuple):
+    """So much of a budget is spent that its owners are told, once in a window."""
+
+    budget: BudgetSettings
+    row: LedgerRow
+
+
+UnitEvent = (
+    RunEntered
+    | RunClosed
+    | RunUnanswered
+    | RunRetried
+    | CallClosed
+    | ReceiptSettled
+    | NotesFlushed
+    | QuestionSettled
+    | BudgetNearlySpent
+)

@@ -73,6 +73,9 @@ class UnitTx(ABC):
         row = self.one(table.inserts[f"RETURNING {table.counts}", *values], *values.values())
         return int(required(row)[0])
 
+    def lock_ledger(self) -> None:
+        return  # a database with one writer needs no lock
+
     def tell(self, fact: Fact) -> None:
         self.facts.append(fact)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from backchannel.storage.events import (
+    BudgetNearlySpent,
     CallClosed,
     NotesFlushed,
+    QuestionSettled,
     ReceiptSettled,
     RunClosed,
     RunEntered,
@@ -20,6 +22,7 @@ from backchannel.storage.events import (
 from backchannel.storage.tx import Reaction
 from backchannel.storage.units import archiving, deliveries, drafts, runs
 from backchannel.storage.units.flows import barriers, exchanges, spawns
+from backchannel.storage.units.money import questions
 
 REACTIONS: Mapping[type, tuple[Reaction, ...]] = {
     RunEntered: (barriers.tell_held,),
@@ -29,4 +32,6 @@ REACTIONS: Mapping[type, tuple[Reaction, ...]] = {
     CallClosed: (exchanges.call_ended,),
     ReceiptSettled: (drafts.receipt_settled, archiving.receipt_settled),
     NotesFlushed: (runs.tell_of_next,),
+    QuestionSettled: (questions.answered,),
+    BudgetNearlySpent: (questions.warn,),
 }

@@ -76,6 +76,9 @@ from backchannel.storage.units.cluster import echoes as echo_units
 from backchannel.storage.units.cluster import growing, members
 from backchannel.storage.units.cluster import leftovers as leftover_units
 from backchannel.storage.units.flows import exchanges, spawns
+from backchannel.storage.units.money import calls as call_units
+from backchannel.storage.units.money import questions as question_units
+from backchannel.storage.views import budgets as budget_views
 from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, searching, shown
 from backchannel.storage.views import open_work as open_views
 from backchannel.storage.views import spending as spending_units
@@ -160,6 +163,11 @@ class Store(ScheduleUnits):
     accept_run = write_within(run_units.accept, _session_of)
     start_next = write_within(run_units.start_next, lambda key: key)
     commit_reply = write_within(steps.commit_reply, _session_held)
+    reserve_call = write_within(call_units.reserve, _session_held)
+    hold_call = write_within(call_units.hold, lambda hold_id, amount, key, *_: key)
+    reset_budget = write(question_units.reset)
+    budgets = read(budget_views.current)
+    release_hold = write_within(call_units.release, lambda *_: "budgets")
     note_retry = write_within(steps.note_retry, _session_held)
     start_call = write_within(steps.start_call, _session_held)
     commit_result = write_within(steps.commit_result, _session_held)
@@ -170,7 +178,7 @@ class Store(ScheduleUnits):
     request_abort = write(run_units.request_abort)
     run = look(run_units.find)
     timeline = read(timeline_units.timeline)
-    is_own_run = look(run_units.is_own)
+    is_own_run = look(lookups.is_own_run)
     runs = read(run_units.page)
     count_runs = read(run_units.count_of)
     sessions_with_queue = read(run_units.sessions_with_queue)
@@ -337,6 +345,11 @@ class Store(ScheduleUnits):
                 partial(store.database.open_reader, is_at_work=True), note, folder.transcript
             )
         return store
+
+    @property
+    def rules(self) -> SessionRules:
+        """The rules that its units apply to sessions."""
+        return self.driver.context.rules
 
     @property
     def number(self) -> int:

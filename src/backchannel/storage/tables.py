@@ -16,6 +16,7 @@ import msgspec
 
 from backchannel.core.delivery.delivery import Delivery, Part
 from backchannel.core.delivery.drafts import ShownDraft
+from backchannel.core.money.budgets import LedgerRow
 from backchannel.core.policy.approvals import Approval
 from backchannel.core.policy.pairing import PairingRecord
 from backchannel.core.records import McpCall, TokenRow
@@ -31,7 +32,8 @@ TableOwner = Literal["session", "key", "all"]
 """Whose rows they are, and so which lock a unit needs to write them.
 
 - `session`: one session's. The lock of that session is enough.
-- `key`: given out once by their key, or nothing is decided by them. Any unit may write them.
+- `key`: given out once by their key, or nothing is decided by them, or locked by the unit itself. Any unit may write
+  them.
 - `all`: several sessions', or the gateway's. A unit that writes them locks everything.
 """
 
@@ -188,6 +190,12 @@ MCP_CALLS = Table("mcp_calls", McpCall, key="id", of="all", keep=Keep(after="cre
 TIMERS = Table(
     "timers", NoStruct, "kind ref due_at set_at", key="kind ref",
     of="key", keep=Keep(why="a timer goes when it fires, or when nothing needs it any more"))
+
+# Budgets
+BUDGET_WINDOWS = Table("budget_windows", LedgerRow, key="id", of="key", keep=Keep(after="touched_at"))
+BUDGET_HOLDS = Table(
+    "budget_holds", NoStruct, "id process body", key="id",
+    of="key", keep=Keep(why="a hold goes when its call is over, or its process"))
 
 # Flows between sessions
 EXCHANGES = Table(

@@ -29,6 +29,11 @@ class Outlets(Protocol):
     @property
     def names(self) -> Sequence[str]: ...
 
+    @property
+    def owners(self) -> Sequence[tuple[str, str]]:
+        """The owners of channels, as channel and id."""
+        ...
+
     def limit(self, channel: str) -> int | None:
         """Return the longest message of a channel; None if there is no such channel."""
         ...
@@ -50,6 +55,7 @@ class NoOutlets:
     """Null object: no channel at all."""
 
     names: Sequence[str] = ()
+    owners: Sequence[tuple[str, str]] = ()
 
     def limit(self, channel: str) -> int | None:
         return None
@@ -132,6 +138,10 @@ class Tx(Protocol):
 
     def insert_numbered(self, table: Table[Any], /, **values: Any) -> int:
         """Insert a row into a table that the database numbers (`Table.counts`), and return its number."""
+        ...
+
+    def lock_ledger(self) -> None:
+        """Let no other transaction count money until this one ends. A database with one writer has nothing to do."""
         ...
 
     def tell(self, fact: Fact) -> None:

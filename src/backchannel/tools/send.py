@@ -16,6 +16,7 @@ from backchannel.core.policy.visibility import sees
 from backchannel.core.runs import Run, RunState
 from backchannel.errors import (
     AmbiguousLabel,
+    BudgetExceeded,
     InvalidRequest,
     PolicyDenied,
     QueueFull,
@@ -144,7 +145,7 @@ class SessionsSend(SessionTool):
             opened = await self._parts.store.open_exchange(
                 self._ask(caller, found, params), self._parts.config.session.agent_to_agent, self._parts.guard.check
             )
-        except (PolicyDenied, QueueFull, SessionIdReplaced, SessionNotFound) as error:
+        except (BudgetExceeded, PolicyDenied, QueueFull, SessionIdReplaced, SessionNotFound) as error:
             return RefusedAnswer(status="error", error=error.message, session_key=shown)
         if isinstance(opened, NotOpened):
             return RefusedAnswer(status="error", error=opened.decision.reason, session_key=shown)

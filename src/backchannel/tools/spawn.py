@@ -18,7 +18,7 @@ from backchannel.core.flows.spawn_values import Spawn, SpawnAsk, SpawnRules
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.policy.visibility import is_sandboxed, sees
 from backchannel.core.runs import FlowCall, function_model
-from backchannel.errors import InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
+from backchannel.errors import BudgetExceeded, InvalidRequest, LabelInUse, SessionNotFound, UnknownAgent, UnknownModel
 from backchannel.tools.base import Caller, Parts, SessionTool, name_flow
 from backchannel.tools.targets import RefusedAnswer
 from backchannel.wire.shapes import NAME, NAME_LIMIT, Answer, Params
@@ -135,7 +135,7 @@ class SessionsSpawn(SessionTool):
             )
         except LabelInUse as error:
             return RefusedAnswer(status="error", error=await self._taken(caller, error))
-        except (UnknownAgent, UnknownModel, SessionNotFound) as error:
+        except (BudgetExceeded, UnknownAgent, UnknownModel, SessionNotFound) as error:
             return RefusedAnswer(status="error", error=error.message)
         if isinstance(opened, NotSpawned):
             return RefusedAnswer(status="forbidden", error=opened.decision.reason)

@@ -100,7 +100,9 @@ def build_failure(error: Exception, endpoint: Endpoint) -> ModelFailed:
         case ProviderError():
             return _told(error, endpoint)
         case httpx2.TransportError():
-            return failed(f"the connection to {provider} failed: {root_of(error)}", endpoint, retryable=True)
+            is_billed = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+            words = f"the connection to {provider} failed: {root_of(error)}"
+            return failed(words, endpoint, retryable=True, is_billed=is_billed)
         case BadAnswer():
             return failed(f"{provider} did not answer as its API says: {error}", endpoint, retryable=True)
     return failed(f"{provider} did not answer as its API says: {root_of(error)}", endpoint, retryable=True)
@@ -119,6 +121,7 @@ def failed(
     retry_after_s: float | None = None,
     is_too_long: bool = False,
     limit_tokens: int | None = None,
+    is_billed: bool = True,
 ) -> ModelFailed:
     """Make a failure whose message does not show the key."""
     return ModelFailed(
@@ -127,6 +130,7 @@ def failed(
         retry_after_s=retry_after_s,
         is_too_long=is_too_long,
         limit_tokens=limit_tokens,
+        is_billed=is_billed,
     )
 
 
@@ -144,6 +148,7 @@ def _told(error: ProviderError, endpoint: Endpoint) -> ModelFailed:
         retry_after_s=read_retry_after(error.headers),
         is_too_long=is_too_long,
         limit_tokens=read_limit(words) if is_too_long else None,
+        is_billed=error.status is None,
     )
 
 

@@ -143,7 +143,8 @@ class WireModel:
         return True
 
     async def _frame(self, request: ModelRequest, marks: str) -> Frame:
-        parts = (request.tools, request.thinking, request.uses_tools, bool(request.system.strip()), marks)
+        has_system = bool(request.system.strip())
+        parts = (request.tools, request.thinking, request.uses_tools, request.max_tokens, has_system, marks)
         key = msgspec.json.encode(parts)
         frame = self._frames.get(key)
         if frame is None:

@@ -61,7 +61,7 @@ class ConfigChecked(NamedTuple):
 
 def look_for_problems(options: Options) -> ConfigChecked:
     """Check the configuration, and what it needs on this machine."""
-    from backchannel.agents.models import why_not_asked
+    from backchannel.agents.models import Models, why_not_asked
     from backchannel.agents.sandbox.backends import backend_named
     from backchannel.agents.toolset import SESSION_TOOL_GROUP
     from backchannel.channels.registry import why_no_channel
@@ -82,6 +82,7 @@ def look_for_problems(options: Options) -> ConfigChecked:
         why_not_asked=partial(why_not_asked, env=os.environ),
         tools=tools,
         why_no_sandbox=lambda backend: backend_named(backend).why_not(),
+        has_price=lambda ref, providers: Models(providers).has_price(ref),
         why_no_channel=why_no_channel,
     )
     findings = check_config(options.config, os.environ, state=options.state, here=here)

@@ -30,6 +30,8 @@ class JobSkip(StrEnum):
     """The last run, or the last check, had not ended."""
     FULL = "full"
     """As many messages waited in the session as may."""
+    BUDGET = "budget"
+    """A budget was used up."""
     WHEN = "when"
     """The command of `when` said no."""
 

@@ -6,6 +6,7 @@ what was accepted before, such as turns, announces and wakes, always find room: 
 
 from __future__ import annotations
 
+from backchannel.core.money.budgets import BudgetRules
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.policy.resets import NO_RESETS, ResetSchedule
 from backchannel.core.sessions import Session
@@ -18,14 +19,20 @@ class SessionRules:
     """The rules that units apply to sessions.
 
     `resets` says when they begin anew, and `max_queued` how many messages may wait in one. With `tells_failures`, a
-    person is told that a message could not be answered.
+    person is told that a message could not be answered. `budgets` limit what runs may spend.
     """
 
-    __slots__ = ("max_queued", "resets", "tells_failures")
+    __slots__ = ("budgets", "max_queued", "resets", "tells_failures")
 
     def __init__(
-        self, resets: ResetSchedule = NO_RESETS, max_queued: int = MOST_QUEUED, *, tells_failures: bool = True
+        self,
+        resets: ResetSchedule = NO_RESETS,
+        max_queued: int = MOST_QUEUED,
+        *,
+        tells_failures: bool = True,
+        budgets: BudgetRules | None = None,
     ) -> None:
+        self.budgets = budgets
         self.resets = resets
         self.max_queued = max_queued
         self.tells_failures = tells_failures

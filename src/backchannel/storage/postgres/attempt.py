@@ -68,6 +68,7 @@ class Attempt:
         Each statement sees all commits before it began, and so all before this transaction got its locks.
         """
         self._pipeline = pipeline
+        self._locks = locks
         self._is_group = is_group
         self._end.execute(_BEGIN, prepare=False)  # as after a unit that was rolled back
         for sql, values in locks.taking(self.keys):
@@ -78,6 +79,10 @@ class Attempt:
             self._end.execute(f"SET LOCAL lock_timeout = {wait_ms}".encode(), prepare=False)
         if is_group:
             self._send("SAVEPOINT unit")
+
+    def lock_ledger(self) -> None:
+        """Lock the ledger. A rollback to a savepoint frees it, so each unit asks for it."""
+        self._send(*self._locks.ledger)
 
     @property
     def has_locks(self) -> bool:
@@ -163,6 +168,9 @@ class WritingTx(PostgresTx):
     @property
     def shared_now(self) -> int:
         return self._attempt.shared_now
+
+    def lock_ledger(self) -> None:
+        self._attempt.lock_ledger()
 
     def run(self, sql: str, *values: Any) -> None:
         self._execute_on(self._sink, sql, values)

@@ -19,6 +19,7 @@ from backchannel.storage.postgres.connection import Connection
 from backchannel.storage.tables import WRITE_LOCKS
 
 _WRITES = "hashtextextended('backchannel writes ' || current_schema(), 0)"
+_LEDGER = "hashtextextended('backchannel ledger ' || current_schema(), 0)"
 _SCHEMA = "hashtextextended('backchannel ' || current_schema(), 0)"
 _LOCK_ALL = f"SELECT pg_advisory_xact_lock({_WRITES})"
 # The shared lock comes first, and sessions are locked in a fixed order. This prevents deadlocks.
@@ -42,7 +43,8 @@ _ARE_OTHERS = (
     "SELECT EXISTS (SELECT 1 FROM processes WHERE ended_at IS NULL "
     "AND lease_until > (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 )
-_MAKE_ROWS = f"INSERT INTO {_ROWS} SELECT generate_series(0, {SESSION_LOCKS}) ON CONFLICT DO NOTHING"
+_LEDGER_ROW = SESSION_LOCKS + 1
+_MAKE_ROWS = f"INSERT INTO {_ROWS} SELECT generate_series(0, {_LEDGER_ROW}) ON CONFLICT DO NOTHING"
 _ROW = f"SELECT number FROM {_ROWS} WHERE number"
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -50,6 +52,9 @@ Statement = tuple[str, tuple[Any, ...]]
 
 class Locks(Protocol):
     """A way to lock."""
+
+    ledger: tuple[str]
+    """The statement that locks the ledger of budgets."""
 
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
         """Return the statements that lock sessions until the transaction ends; None locks everything."""
@@ -75,6 +80,8 @@ class Locks(Protocol):
 class AdvisoryLocks:
     """Advisory locks. The server frees them when their connection ends, for any reason."""
 
+    ledger = (f"SELECT pg_advisory_xact_lock({_LEDGER})",)
+
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
         return [(_LOCK_ALL, ())] if keys is None else [(_LOCK_SESSIONS, (list(keys),))]
 
@@ -97,6 +104,8 @@ class AdvisoryLocks:
 class RowLocks:
     """Locks on the rows of a table. They do not prevent a schema change or a move of the database."""
 
+    ledger = (f"{_ROW} = {_LEDGER_ROW} FOR UPDATE",)
+
     def taking(self, keys: Collection[str] | None) -> list[Statement]:
         if keys is None:
             return [(f"{_ROW} = 0 FOR UPDATE", ())]
@@ -105,13 +114,12 @@ class RowLocks:
 
     def join(self, connection: Connection, name: str) -> None:
         with connection.transaction():
-            if not _is_so(connection, _HAS_ROWS):
-                if _is_so(connection, _ARE_OTHERS):
-                    raise DatabaseUnusable(
-                        f"gateways are at work on {name} that do not lock rows: stop them all, then start with "
-                        'cluster.locks: "rows"'
-                    )
-                connection.execute(_MAKE_ROWS)
+            if not _is_so(connection, _HAS_ROWS) and _is_so(connection, _ARE_OTHERS):
+                raise DatabaseUnusable(
+                    f"gateways are at work on {name} that do not lock rows: stop them all, then start with "
+                    'cluster.locks: "rows"'
+                )
+            connection.execute(_MAKE_ROWS)  # an older version made fewer
 
     def try_alone(self, connection: Connection) -> bool:
         return True

@@ -12,6 +12,7 @@ from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.flows.spawn_values import read_spawn
 from backchannel.core.keys import SessionKey
+from backchannel.core.money.budgets import BUDGET_TOOL
 from backchannel.core.policy.answering import Answerer, may_answer
 from backchannel.core.policy.approvals import Approval, ApprovalDecided, ApprovalState, ask_text
 from backchannel.core.runs import Fence, Run, ToolCall
@@ -19,6 +20,7 @@ from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
 from backchannel.core.text import quoted
 from backchannel.errors import ApprovalNotFound, InvalidRequest
+from backchannel.storage.events import QuestionSettled
 from backchannel.storage.tables import APPROVAL_GRANTS, APPROVALS
 from backchannel.storage.tx import Tx, filters, required
 from backchannel.storage.units import deliveries, runs, timers
@@ -75,9 +77,10 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
     if known is not None:
         return APPROVALS.read(known)
     if _is_granted(tx, run.session_key, call.name):
-        return _insert(tx, run, call, ApprovalState.APPROVED, "always")
-    address = _address(tx, run)
-    approval = _insert(tx, run, call, ApprovalState.PENDING, None, address)
+        return put_question(tx, run, call.id, call.name, call.arguments, None, is_granted=True)
+    address = address_of(tx, run)
+    channel = None if address is None else address.channel
+    approval = put_question(tx, run, call.id, call.name, call.arguments, channel)
     if lives_ms:
         timers.set_timer(tx, APPROVAL_TIMER, approval.id, tx.now + lives_ms)
     if address is not None:
@@ -85,24 +88,25 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
     return approval
 
 
-def _insert(
-    tx: Tx, run: Run, call: ToolCall, state: ApprovalState, answered_by: str | None, asked_at: Address | None = None
+def put_question(
+    tx: Tx, run: Run, call_id: str, tool: str, arguments: str, channel: str | None, *, is_granted: bool = False
 ) -> Approval:
+    """Write a question that is asked on a channel, or the record of a call that is always allowed."""
     row = tx.insert_one(
         APPROVALS,
         APPROVALS.returning,
         id=_free_id(tx),
-        call_id=call.id,
+        call_id=call_id,
         run_id=run.id,
         session_key=run.session_key,
-        tool=call.name,
-        arguments=call.arguments,
-        state=state.value,
+        tool=tool,
+        arguments=arguments,
+        state=ApprovalState.APPROVED.value if is_granted else ApprovalState.PENDING.value,
         created_at=tx.now,
-        answered_at=None if answered_by is None else tx.now,
-        answered_by=answered_by,
+        answered_at=tx.now if is_granted else None,
+        answered_by="always" if is_granted else None,
         fence=run.fence,
-        channel=None if asked_at is None else asked_at.channel,
+        channel=channel,
     )
     approval = APPROVALS.read(required(row))
     tx.tell(ApprovalChanged(approval))
@@ -116,7 +120,7 @@ def _free_id(tx: Tx) -> str:
     return made
 
 
-def _address(tx: Tx, run: Run) -> Address | None:
+def address_of(tx: Tx, run: Run) -> Address | None:
     """Find the chat to ask in: where the run answers, or where a sub-agent's result is posted.
 
     Webchat has an event of its own.
@@ -140,6 +144,8 @@ def answer(tx: Tx, approval_id: str, decision: ApprovalDecided, by: Answerer, *,
         raise InvalidRequest(
             "a tool can be allowed for good, but not denied: take it away by tools.deny", param="always"
         )
+    if always and approval.tool == BUDGET_TOOL:
+        raise InvalidRequest("a budget can be granted once more, but not for good: raise its limit", param="always")
     if not approval.is_pending:
         if approval.state is not decision.state:
             raise InvalidRequest(f"the approval {approval_id!r} is {approval.state} already", id=approval_id)
@@ -183,6 +189,7 @@ def _settle(tx: Tx, approval: Approval, state: ApprovalState, by: str | None) ->
     )
     timers.clear_timer(tx, APPROVAL_TIMER, approval.id)
     settled = APPROVALS.read(required(row))
+    tx.happened(QuestionSettled(settled))
     tx.tell(ApprovalChanged(settled))
     return settled
 
@@ -198,6 +205,13 @@ def close(tx: Tx, call_id: str) -> None:
     """Withdraw the question of a call whose run has ended."""
     row = tx.one(f"{APPROVALS.select} WHERE call_id = ? AND state = 'pending'", call_id)
     if row is not None:
+        _settle(tx, APPROVALS.read(row), ApprovalState.EXPIRED, None)
+
+
+def withdraw(tx: Tx, beginning: str) -> None:
+    """Withdraw the questions whose call ids begin so."""
+    pending = f"{APPROVALS.select} WHERE call_id >= ? AND call_id < ? AND state = 'pending'"
+    for row in tx.all(pending, beginning, beginning[:-1] + chr(ord(beginning[-1]) + 1)):
         _settle(tx, APPROVALS.read(row), ApprovalState.EXPIRED, None)
 
 

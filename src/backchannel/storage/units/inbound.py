@@ -8,6 +8,7 @@ from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import PolicyShadowed, QueueFilled
 from backchannel.core.keys import ChatType
 from backchannel.core.messages import Chat, Message, Provenance, ProvenanceKind, Role, Sender
+from backchannel.core.money.texts import refused_text
 from backchannel.core.policy.answering import Answerer
 from backchannel.core.policy.inbound import (
     Admission,
@@ -24,11 +25,12 @@ from backchannel.core.policy.queues import full_text, is_relieved
 from backchannel.core.runs import RunAccepted, RunRequest
 from backchannel.core.sessions import Session, write_address
 from backchannel.core.stored import StoredForm
-from backchannel.errors import ChatMovedMeanwhile, QueueFull
+from backchannel.errors import BudgetExceeded, ChatMovedMeanwhile, QueueFull
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import INBOUND_IDS
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import chats, commands, deliveries, inbox, own_posts, pairing, resets, runs, sessions
+from backchannel.storage.units.money import reserving
 
 _STORED: StoredForm[InboundOutcome] = StoredForm(InboundOutcome)
 
@@ -52,6 +54,8 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> InboundTaken:
     admission = _admit(tx, arrival, found)
     if admission.shadowed is not None:
         tx.tell(PolicyShadowed(str(arrival.routed.key), admission.shadowed))
+    if admission.verdict is Verdict.ANSWER and tx.rules.budgets is not None:
+        admission = _with_money(tx, arrival, found, admission)
     if admission.verdict is Verdict.ANSWER and found is not None:
         admission = _with_room(tx, arrival, found, admission, start=start)
     accepted: RunAccepted | None = None
@@ -87,16 +91,31 @@ def _with_room(tx: Tx, arrival: Arrival, session: Session, admission: Admission,
     return admission
 
 
+def _with_money(tx: Tx, arrival: Arrival, found: Session | None, admission: Admission) -> Admission:
+    """Ignore a message for which no money is left. Its chat is told once, and again after one was taken."""
+    session = found or sessions.ensure(tx, arrival.routed.key)
+    try:
+        reserving.check_open(tx, session, _request(arrival))
+    except BudgetExceeded as exceeded:
+        told = tx.one("UPDATE sessions SET full_told = 1 WHERE key = ? AND full_told = 0 RETURNING key", session.key)
+        if told is not None and tx.rules.tells_failures:
+            _notice(tx, arrival, session.key, refused_text(exceeded))
+        return Admission(Verdict.IGNORE, exceeded.message, admission.standing)
+    return admission
+
+
+def _notice(tx: Tx, arrival: Arrival, key: str, text: str) -> None:
+    notice = Post(session_key=key, address=arrival.routed.address, text=text, quotes=arrival.routed.quotes)
+    deliveries.post(tx, notice, at_once=True)
+
+
 def _tell_full(tx: Tx, arrival: Arrival, session: Session) -> None:
     told = tx.one("UPDATE sessions SET full_told = 1 WHERE key = ? AND full_told = 0 RETURNING key", session.key)
     if told is None:
         return
     tx.tell(QueueFilled(session.key, session.queued + session.set_aside))
-    if not tx.rules.tells_failures:
-        return
-    text, routed = full_text(tx.rules.max_queued), arrival.routed
-    notice = Post(session_key=session.key, address=routed.address, text=text, quotes=routed.quotes)
-    deliveries.post(tx, notice, at_once=True)
+    if tx.rules.tells_failures:
+        _notice(tx, arrival, session.key, full_text(tx.rules.max_queued))
 
 
 def judge(tx: Tx, arrival: Arrival) -> Admission | None:

@@ -29,6 +29,7 @@ from backchannel.storage.tx import ALIVE, LIVE, RUNNING, Tx, marks, required
 from backchannel.storage.units import inbox, run_events, runs, sessions, steps, timers
 from backchannel.storage.units.flows import exchanges
 from backchannel.storage.units.jobs import checks
+from backchannel.storage.units.money import calls, reserving
 from backchannel.storage.units.runs import Assignments
 from backchannel.wire.timeline import RunEventKind
 
@@ -41,6 +42,8 @@ _OPEN_CALLS = (
 )
 _ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS} IS NULL)"
 
+_ASKS_OWNERS = "coalesce(reserved, '') LIKE '%\"asks\":%'"
+"""A run that waits for more money."""
 
 RESUME_TIMER = "resume"
 """Queues a set-aside run again."""
@@ -60,11 +63,13 @@ def end_dead(tx: Tx, dead: Sequence[int]) -> None:
     is gone, without a counted crash.
     """
     run_events.add_interruptions(tx, dead)
+    calls.lose_holds(tx, dead)
     held = f"SELECT id FROM runs WHERE {RUNNING} AND fence IN ({marks(dead)}){tx.free_rows}"
     _count_lost_time(tx, held, dead)
     # Only runs that the dead process had taken up count: a waiting run was not the cause.
     counted = tx.all(
-        f"UPDATE runs SET crashes = crashes + 1 WHERE id IN ({held}) AND NOT ({_ONLY_WAITS}) RETURNING id, crashes",
+        f"UPDATE runs SET crashes = crashes + 1 WHERE id IN ({held}) AND NOT ({_ONLY_WAITS}) AND NOT ({_ASKS_OWNERS}) "
+        "RETURNING id, crashes",
         *dead,
     )
     for run_id, crashes in counted:
@@ -119,6 +124,8 @@ def resume(tx: Tx, run_id: str) -> RunStarted | None:
     run = runs.need(tx, run_id)
     if run.state is not RunState.RUNNING or _is_held_by_another(tx, run):
         return None
+    if run.reserved is not None:
+        run = _without_call(tx, run)
     if run.resume_at is not None and not run.abort_requested:
         longest_ms = set_aside_ms(run.crashes) or 0  # the clock may have been set back since the time was written
         _set_aside(tx, run, min(run.resume_at, tx.now + longest_ms))
@@ -131,6 +138,12 @@ def resume(tx: Tx, run_id: str) -> RunStarted | None:
         return RunStarted(held, fence, sessions.required_session(tx, run.session_key))
     steps.finish(tx, fence, outcome, reply=None, at_step=run.step, ran_ms=run.ran_ms)
     return None
+
+
+def _without_call(tx: Tx, run: Run) -> Run:
+    """Count the call whole that was under way when the process ended."""
+    reserved = reserving.end(tx, run, is_billed=True)
+    return run if reserved == run.reserved else runs.update(tx, run.id, reserved=reserved)
 
 
 def _is_held_by_another(tx: Tx, run: Run) -> bool:

@@ -32,6 +32,7 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.tables import RUNS
 from backchannel.storage.tx import LIVE, QUEUED, READY, Tx, assignments, filters, marks, required, tell_shadowed
 from backchannel.storage.units import archiving, idempotency, inbox, messages, resets, run_events, sessions
+from backchannel.storage.units.money import reserving
 from backchannel.wire.timeline import RunEventKind
 
 
@@ -104,6 +105,7 @@ def accept(tx: Tx, request: RunRequest, *, start: bool, check: Check | None = No
     if request.session_lives_ms is not None:
         session = archiving.keep_for(tx, session, request.session_lives_ms)
     check_room(tx, session, start=start)
+    reserving.check_open(tx, session, request)
     if request.id is not None:
         idempotency.remember_run(tx, request.id, request.digest)
     return accept_into(tx, session, request, start=start)
@@ -127,7 +129,9 @@ def accept_into(tx: Tx, session: Session, request: RunRequest, *, start: bool) -
     """Store a message with its run in a session that is loaded already."""
     message = _message(request, tx.now)
     if start and session.lane_is_free:
-        run = _insert(tx, request, message, session, starts=True)
+        chain = request.chain
+        reserved = reserving.begin(tx, session, message, request.model, None if chain is None else chain.id)
+        run = _insert(tx, request, message, session, starts=True, reserved=reserved)
         started = _enter(tx, run, message, session, tx.number)
         return RunAccepted(run, started)
     run = _insert(tx, request, message, session)
@@ -172,7 +176,15 @@ def _message(request: RunRequest, now: int) -> Message:
     )
 
 
-def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, starts: bool = False) -> Run:
+def _insert(
+    tx: Tx,
+    request: RunRequest,
+    message: Message,
+    session: Session,
+    *,
+    starts: bool = False,
+    reserved: str | None = None,
+) -> Run:
     """Insert a run: started, or queued with its message."""
     # The reply address is fixed now: the session's address may change while the run waits.
     reply_to = session.delivery_context if request.reply_to is None else write_address(request.reply_to)
@@ -196,6 +208,7 @@ def _insert(tx: Tx, request: RunRequest, message: Message, session: Session, *, 
         "spawn_id": request.spawn_id,
         "instructions": request.instructions,
         "quotes": request.quotes,
+        "reserved": reserved,
     }
     state = RunState.RUNNING if starts else RunState.QUEUED
     position = tx.insert_numbered(
@@ -262,17 +275,18 @@ def _begin(tx: Tx, run: Run, session: Session, number: int) -> RunStarted:
     """Bind a queued run to the current transcript, and start it."""
     if run.started_at is not None and number != NOBODY:  # it was set aside, or a person retried it
         run_events.add(tx, run, RunEventKind.RESUMED, process=number)
+    stored = _line_to_append(tx, run, session)
+    message = None if stored is None else decode_message(stored)
     row = tx.one(
         "UPDATE runs SET state = 'running', session_id = ?, started_at = coalesce(started_at, ?), ran_at = ?, "
-        f"fence = ?, message = NULL WHERE id = ? {RUNS.returning}",
+        f"fence = ?, message = NULL, reserved = coalesce(?, reserved) WHERE id = ? {RUNS.returning}",
         session.session_id,
         tx.now,
         tx.now,
         number,
+        None if number == NOBODY else reserving.begin_again(tx, run, session, message),
         run.id,
     )
-    stored = _line_to_append(tx, run, session)
-    message = None if stored is None else decode_message(stored)
     return _enter(tx, RUNS.read(required(row)), message, session, number, stored)
 
 
@@ -476,24 +490,3 @@ def counts(tx: Tx) -> dict[str, int]:
     """Count the live runs by state."""
     rows = tx.all(f"SELECT state, count(*) FROM runs WHERE {LIVE} GROUP BY 1")
     return dict(rows)
-
-
-# Owners of a run: its session, or the session whose send or spawn started it.
-
-
-def is_own(tx: Tx, run_id: str, key: str) -> bool:
-    """True if a run exists and belongs to a session.
-
-    Of a flow that the session started, only the first run belongs to it. Turns and announces belong to the other side.
-    """
-    row = tx.one(
-        "SELECT 1 FROM runs r WHERE r.id = ? AND (r.session_key = ? "
-        "OR (r.kind = 'primary' AND EXISTS (SELECT 1 FROM exchanges e WHERE e.id = r.exchange_id "
-        "AND e.requester_key = ?)) "
-        "OR (r.kind = 'child' AND EXISTS (SELECT 1 FROM spawns s WHERE s.id = r.spawn_id AND s.requester_key = ?)))",
-        run_id,
-        key,
-        key,
-        key,
-    )
-    return row is not None

@@ -15,6 +15,7 @@ from backchannel.storage.tables import TOOL_CALLS
 from backchannel.storage.tx import Tx, assignments
 from backchannel.storage.units import approvals, deliveries, messages, run_events, runs
 from backchannel.storage.units.flows import exchanges, spawns
+from backchannel.storage.units.money import reserving
 from backchannel.storage.units.runs import Assignments
 from backchannel.wire.timeline import RunEventKind
 
@@ -35,6 +36,8 @@ def commit_reply(tx: Tx, fence: Fence, step: Step) -> StepCommitted:
     messages.append(tx, run.session_key, run.session_id or "", step.reply, shape=step.shape)
     planned = _plan(tx, run, step.reply)
     used = _used(run, step)
+    if run.reserved is not None:
+        reserving.settle_reply(tx, run, step.usage)
     tx.tell(RunChanged(run))
     if is_last:
         runs.closed(tx, run, used)
@@ -121,9 +124,12 @@ def _used(run: Run, step: Step) -> Assignments:
     )
 
 
-def note_retry(tx: Tx, fence: Fence, why: str, wait_ms: int) -> None:
-    """Record that a model failed and is asked again after a pause."""
-    run_events.add(tx, runs.owned(tx, fence), RunEventKind.RETRY, until_at=tx.now + wait_ms, why=why)
+def note_retry(tx: Tx, fence: Fence, why: str, wait_ms: int, *, is_sent: bool = False) -> Run:
+    """Record that a model failed and is asked again after a pause. `is_sent`: the failed call may have been billed."""
+    run = runs.owned(tx, fence)
+    run_events.add(tx, run, RunEventKind.RETRY, until_at=tx.now + wait_ms, why=why)
+    reserved = reserving.again(tx, run, is_sent=is_sent)
+    return run if reserved == run.reserved else runs.update(tx, run.id, reserved=reserved)
 
 
 def start_call(tx: Tx, fence: Fence, call_id: str) -> None:
@@ -132,17 +138,26 @@ def start_call(tx: Tx, fence: Fence, call_id: str) -> None:
     mark_started(tx, call_id)
 
 
-def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> None:
-    """Write a tool's result, unless the call has one."""
+def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> Run:
+    """Write a tool's result, unless the call has one. The last of a round may reserve the next call."""
     run = runs.unstopped(tx, fence)
     call = find_call(tx, result.tool_call_id or "")
     if call is None or call.state is CallState.DONE:
-        return
+        return run
     messages.append(tx, run.session_key, run.session_id or "", result)
     mark_done(tx, call.id)
     tx.happened(CallClosed(call.id, WaitEnd.BROKEN if result.is_error else WaitEnd.ANSWERED))
     deliveries.post_call(tx, run, call)
-    runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
+    changed = {} if tx.rules.budgets is None else _reserved_next(tx, run, result)
+    return runs.update(tx, run.id, **changed, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
+
+
+def _reserved_next(tx: Tx, run: Run, result: Message) -> dict[str, str]:
+    """Reserve the call that follows the last result of a round."""
+    if tx.one("SELECT 1 FROM tool_calls WHERE run_id = ? AND state <> 'done' LIMIT 1", run.id) is not None:
+        return {}
+    reserved = reserving.go_on(tx, run, result)
+    return {} if reserved is None else {"reserved": reserved}
 
 
 def open_function_call(tx: Tx, fence: Fence, call: ToolCall) -> ToolCall:
@@ -172,11 +187,20 @@ def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str,
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
 
 
-def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_step: int, ran_ms: int) -> Run:
+def finish(
+    tx: Tx,
+    fence: Fence,
+    outcome: Outcome,
+    *,
+    reply: Message | None,
+    at_step: int,
+    ran_ms: int,
+    is_billed: bool = True,
+) -> Run:
     """End a run for its holder. With `tells_failures`, a person who waits for an answer is told in the same commit.
 
     `reply` is the unfinished text of step `at_step`. If that step was committed after all, its whole text is in the
-    transcript.
+    transcript. `is_billed`: a call of it was sent that has no reply, and may have been billed.
     """
     run = runs.owned(tx, fence)
     if run.abort_requested:
@@ -187,7 +211,8 @@ def finish(tx: Tx, fence: Fence, outcome: Outcome, *, reply: Message | None, at_
         reply = msgspec.structs.replace(reply, stop_reason=outcome.state.value)
         messages.append(tx, run.session_key, run.session_id or "", reply)
         text = reply.text
-    ended = runs.close(tx, run, outcome, text, ran_ms=ran_ms)
+    changed = {} if run.reserved is None else {"reserved": reserving.end(tx, run, is_billed=is_billed)}
+    ended = runs.close(tx, run, outcome, text, ran_ms=ran_ms, **changed)
     if tx.rules.tells_failures:
         tx.happened(RunUnanswered(ended))
     return ended

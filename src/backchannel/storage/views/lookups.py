@@ -85,3 +85,21 @@ def _dashed(digits: str) -> str:
     """Add the dashes to the beginning of a UUID."""
     ends = list(accumulate(_UUID_PARTS))
     return "-".join(filter(None, (digits[end - size : end] for size, end in zip(_UUID_PARTS, ends, strict=True))))
+
+
+def is_own_run(tx: Tx, run_id: str, key: str) -> bool:
+    """True if a run exists and belongs to a session.
+
+    Of a flow that the session started, only the first run belongs to it. Turns and announces belong to the other side.
+    """
+    row = tx.one(
+        "SELECT 1 FROM runs r WHERE r.id = ? AND (r.session_key = ? "
+        "OR (r.kind = 'primary' AND EXISTS (SELECT 1 FROM exchanges e WHERE e.id = r.exchange_id "
+        "AND e.requester_key = ?)) "
+        "OR (r.kind = 'child' AND EXISTS (SELECT 1 FROM spawns s WHERE s.id = r.spawn_id AND s.requester_key = ?)))",
+        run_id,
+        key,
+        key,
+        key,
+    )
+    return row is not None

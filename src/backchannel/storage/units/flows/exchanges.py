@@ -46,6 +46,7 @@ from backchannel.storage.tables import EXCHANGES, WAITS
 from backchannel.storage.tx import LIVE, Tx, required, tell_shadowed
 from backchannel.storage.units import deliveries, flows, idempotency, runs, sessions
 from backchannel.storage.units.flows import chains
+from backchannel.storage.units.money import reserving
 
 
 def record_wait(tx: Tx, call_id: str) -> None:
@@ -269,6 +270,7 @@ def open_(tx: Tx, ask: Ask, limits: ExchangeLimitSettings, check: Check) -> Exch
     session = sessions.ensure(tx, ask.target)
     tell_shadowed(tx, str(ask.target), check(session))
     runs.check_room(tx, session)
+    reserving.check_open(tx, session, chain_id=None if request.origin is None else request.origin.chain.id)
     exchange, actions = opened
     delivery_id = _insert(tx, exchange, ask)
     if call.digest is not None:

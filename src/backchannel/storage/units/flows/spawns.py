@@ -41,6 +41,7 @@ from backchannel.storage.tables import SPAWNS
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units import deliveries, flows, idempotency, inbox, messages, runs, sessions
 from backchannel.storage.units.flows import barriers, chains
+from backchannel.storage.units.money import reserving
 
 STOPPED = "its requester was stopped"
 DELETED = "its requester was deleted"
@@ -75,6 +76,7 @@ def open_(tx: Tx, ask: SpawnAsk, limits: ChainLimits) -> Spawn | FlowRefused:
     chain, path = go_on(origin, str(ask.child), run_id)
     requester = _requester(tx, ask.requester)
     child = _make_child(tx, ask)
+    reserving.check_open(tx, child, chain_id=None if origin is None else origin.chain.id)
     spawn = Spawn(
         id=ask.call.flow_id,
         requester=ask.requester,

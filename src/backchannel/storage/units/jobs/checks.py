@@ -72,8 +72,8 @@ def _settle(tx: Tx, stored: StoredJob, run_id: str, verdict: CheckVerdict) -> Ru
         cron.count_skip(tx, stored, JobSkip.WHEN, verdict.why, is_fault=verdict.is_fault)
         return None
     stored = _without_fault(tx, stored)
-    if not cron.has_room(tx, cron.key_of(stored.job, tx.scheme)):
-        cron.count_skip(tx, stored, JobSkip.FULL)
+    if (skip := cron.lack(tx, stored)) is not None:
+        cron.count_skip(tx, stored, skip)
         return None
     job = stored.job
     message = job.message if job.when is None else message_with_output(job.message, verdict.output)

@@ -25,6 +25,7 @@ from backchannel.storage.jobs import STORED_JOB, STORED_SKIPS, JobCheck, ListedJ
 from backchannel.storage.tables import CRON_JOBS
 from backchannel.storage.tx import Tx, required
 from backchannel.storage.units import runs, sessions, timers
+from backchannel.storage.units.money import reserving
 
 CRON_TIMER = "cron"
 CHECK_TIMER = "check"
@@ -362,7 +363,7 @@ def _skip(tx: Tx, stored: StoredJob, at: int) -> JobSkip | None:
     """Decide whether a time is skipped, and why."""
     if stored.checking is not None or _is_busy(tx, stored, at):
         return JobSkip.BUSY
-    return None if has_room(tx, key_of(stored.job, tx.scheme)) else JobSkip.FULL
+    return lack(tx, stored)
 
 
 def _is_busy(tx: Tx, stored: StoredJob, at: int) -> bool:
@@ -378,10 +379,13 @@ def _is_busy(tx: Tx, stored: StoredJob, at: int) -> bool:
     return last.state is RunState.QUEUED or at >= began
 
 
-def has_room(tx: Tx, key: SessionKey) -> bool:
-    """Whether one more message may wait in a job's session: operators may write there too."""
+def lack(tx: Tx, stored: StoredJob) -> JobSkip | None:
+    """Say what a job's run lacks: room in its session, where operators may write too, or money."""
+    key = key_of(stored.job, tx.scheme)
     session = sessions.find(tx, str(key))
-    return session is None or may_queue(session, tx.rules.max_queued).allowed
+    if session is not None and not may_queue(session, tx.rules.max_queued).allowed:
+        return JobSkip.FULL
+    return None if reserving.is_open(tx, key, session) else JobSkip.BUDGET
 
 
 def _has_come(tx: Tx, job: CronJob, at: int) -> bool:

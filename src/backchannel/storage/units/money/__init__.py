@@ -1,0 +1,1 @@
+"""Money: the ledger of budgets, reservations of calls, and questions to owners."""

@@ -1,0 +1,217 @@
+"""Budgets in runs: what parallel calls may spend, what happens at the limit, and what a crash costs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backchannel.agents.scripted import Reply, Scripted, ScriptedModel, call
+from backchannel.core.contracts import ModelFailed, ModelRequest, Price
+from backchannel.core.messages import Usage
+from backchannel.core.policy.answering import Answerer
+from backchannel.core.policy.approvals import ApprovalDecided, ApprovalState
+from backchannel.core.runs import RunState
+from backchannel.errors import BudgetExceeded
+from backchannel.gateway.app import Gateway
+from tests.support.gateways import CONFIG, dying, ended, held, running
+
+pytestmark = pytest.mark.anyio
+
+PRICE = Price(input=10.0, output=100.0)
+LONGEST = 100
+OWNER = Answerer("operator")
+
+
+class Biller(ScriptedModel):
+    """A model that counts its bill: each call costs what it used, whether or not the answer arrives."""
+
+    max_tokens = LONGEST
+
+    def __init__(self, *, seed: int = 1, replies: Any = None) -> None:
+        super().__init__(price=PRICE, replies=replies or self._answer)
+        self.random = random.Random(seed)
+        self.bill = 0.0
+        self.calls = 0
+        self.tokens = 0
+
+    def usage(self) -> Usage:
+        sent, said = self.random.randint(50, 900), self.random.randint(1, LONGEST)
+        usage = Usage(input=sent, output=said)
+        self.calls += 1
+        self.tokens += usage.total
+        self.bill += PRICE.of(usage)
+        return Usage(input=sent, output=said, cost=PRICE.of(usage))
+
+    async def _answer(self, request: ModelRequest) -> Scripted:
+        assert request.max_tokens == LONGEST
+        usage = self.usage()
+        await asyncio.sleep(0)
+        return Reply(text="done", usage=usage)
+
+
+def with_budgets(*budgets: dict[str, Any]) -> dict[str, Any]:
+    base = {"scope": "gateway", "per": "total", "then": "stop"}
+    return {**CONFIG, "budgets": [{**base, "name": f"b{n}", **budget} for n, budget in enumerate(budgets)]}
+
+
+async def state_of(gateway: Gateway, number: int = 0) -> Any:
+    (row,) = (await gateway.store.budgets())[number].rows
+    return row
+
+
+@pytest.mark.parametrize(
+    ("limit", "spent"),
+    [({"usd": 0.40}, "usd"), ({"tokens": 30_000}, "tokens"), ({"runs": 9}, "runs")],
+    ids=["usd", "tokens", "runs"],
+)
+async def test_many_runs_at_once_never_pass_a_limit_and_leave_less_than_one_call(
+    tmp_path: Path, limit: dict[str, Any], spent: str
+) -> None:
+    model = Biller()
+    async with running(tmp_path, model, config=with_budgets(limit, {"usd": 100.0, "scope": "session"})) as gateway:
+        accepted = 0
+        for n in range(48):
+            try:
+                await gateway.submit(f"agent:main:s{n}", "hello", run_id=f"r{n}")
+                accepted += 1
+            except BudgetExceeded:
+                continue
+        runs = [await ended(gateway, f"r{n}") for n in range(accepted)]
+        row = await state_of(gateway)
+        stopped = [run for run in runs if run.state is RunState.ERROR]
+        assert {run.error_code for run in stopped} <= {"budget_exceeded"}
+        assert row.open_usd == row.open_tokens == 0
+        total = {"usd": model.bill, "tokens": model.tokens, "runs": model.calls}[spent]
+        most, one_call = {"usd": (0.40, 0.17), "tokens": (30_000, 13_000), "runs": (9, 1)}[spent]
+        assert total <= most
+        assert total > most - one_call, "more than one call was left"
+
+
+async def test_a_run_whose_next_call_does_not_fit_ends_and_names_the_budget(tmp_path: Path) -> None:
+    model = Biller()
+    async with running(tmp_path, model, config=with_budgets({"usd": 0.02})) as gateway:
+        await gateway.submit("main", "hello", run_id="r")
+        run = await ended(gateway, "r")
+        assert (run.state, run.error_code) == (RunState.ERROR, "budget_exceeded")
+        assert run.error is not None and "the budget b0 has spent" in run.error and "up to" in run.error
+        assert model.calls == 0
+        assert (await gateway.store.budgets())[0].rows == []
+
+
+async def pending(gateway: Gateway) -> str:
+    async with asyncio.timeout(20):
+        while True:
+            found = await gateway.store.approvals(state=ApprovalState.PENDING, limit=10)
+            if found:
+                (only,) = found
+                return only.id
+            await asyncio.sleep(0.01)
+
+
+async def test_owners_are_asked_once_and_each_approval_grants_the_same_amount_again(tmp_path: Path) -> None:
+    model = Biller()
+    async with running(tmp_path, model, config=with_budgets({"runs": 1, "then": "ask"})) as gateway:
+        for n in range(3):
+            await gateway.submit(f"agent:main:s{n}", "hello", run_id=f"r{n}")
+        asked = await pending(gateway)
+        await gateway.store.answer_approval(asked, ApprovalDecided.APPROVE, OWNER)
+        second = await pending(gateway)
+        assert second != asked
+        await gateway.store.answer_approval(second, ApprovalDecided.APPROVE, OWNER)
+        assert [(await ended(gateway, f"r{n}")).state for n in range(3)] == [RunState.OK] * 3
+        assert (await state_of(gateway)).granted == 2
+
+
+async def test_a_denial_ends_what_waits_and_later_messages_are_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, Biller(), config=with_budgets({"runs": 1, "then": "ask"})) as gateway:
+        for n in range(3):
+            await gateway.submit(f"agent:main:s{n}", "hello", run_id=f"r{n}")
+        await gateway.store.answer_approval(await pending(gateway), ApprovalDecided.DENY, OWNER)
+        ends = [(await ended(gateway, f"r{n}")).error_code for n in range(3)]
+        assert sorted(str(code) for code in ends) == ["None", "budget_exceeded", "budget_exceeded"]
+        with pytest.raises(BudgetExceeded, match="owners denied more"):
+            await gateway.submit("agent:main:late", "hello")
+        await gateway.store.reset_budget("b0")
+        await gateway.submit("agent:main:late", "hello", run_id="late")
+        assert (await ended(gateway, "late")).state is RunState.OK
+
+
+async def test_a_run_that_asks_for_more_waits_over_crashes_without_being_blamed_for_them(tmp_path: Path) -> None:
+    config = with_budgets({"runs": 1, "then": "ask"})
+    async with running(tmp_path, Biller(), config=config) as gateway:
+        await gateway.submit("agent:main:first", "hello", run_id="first")
+        await ended(gateway, "first")
+    asked = set()
+    for _ in range(3):
+        async with dying(tmp_path, Biller(), config=config) as gateway:
+            if await gateway.store.run("second") is None:
+                await gateway.submit("agent:main:second", "hello", run_id="second")
+            asked.add(await pending(gateway))
+    async with running(tmp_path, Biller(), config=config) as gateway:
+        waiting = await gateway.store.run("second")
+        assert waiting is not None and waiting.crashes == 0
+        (only,) = asked
+        await gateway.store.answer_approval(only, ApprovalDecided.APPROVE, OWNER)
+        assert (await ended(gateway, "second")).state is RunState.OK
+
+
+async def test_a_call_that_a_crash_cut_off_counts_whole_and_its_run_goes_on(tmp_path: Path) -> None:
+    config = with_budgets({"usd": 10.0})
+    begun = asyncio.Event()
+    async with dying(tmp_path, Biller(replies=[held(reached=begun)]), config=config) as gateway:
+        await gateway.submit("main", "hello", run_id="r")
+        await begun.wait()
+        whole = await state_of(gateway)
+        assert whole.usd == whole.open_usd > 0
+    model = Biller()
+    async with running(tmp_path, model, config=config) as gateway:
+        assert (await ended(gateway, "r")).state is RunState.OK
+        row = await state_of(gateway)
+        assert (row.open_usd, row.open_tokens, row.runs) == (0, 0, 1)
+        assert row.usd == whole.usd + round(model.bill * 1_000_000)
+
+
+async def test_a_refused_call_is_given_back_and_one_that_broke_off_counts(tmp_path: Path) -> None:
+    refused = ModelFailed("no", retryable=False, is_billed=False)
+    broken = ModelFailed("cut", retryable=False)
+    model = Biller(replies=[refused, broken])
+    async with running(tmp_path, model, config=with_budgets({"usd": 10.0})) as gateway:
+        await gateway.submit("main", "hello", run_id="a")
+        await ended(gateway, "a")
+        assert (await state_of(gateway)).usd == 0
+        await gateway.submit("main", "hello", run_id="b")
+        await ended(gateway, "b")
+        row = await state_of(gateway)
+        assert row.usd > 0 and row.open_usd == 0
+
+
+async def test_a_run_with_budgets_takes_no_further_commit(tmp_path: Path) -> None:
+    async def units(config: dict[str, Any], state: Path) -> int:
+        model = Biller()
+        model._decide = partial(_talk, model)
+        async with running(state, model, config=config) as gateway:
+            for n in range(2):  # sizes are known from then on
+                await gateway.submit("main", "hello there", run_id=f"warm{n}")
+                await ended(gateway, f"warm{n}")
+            before = gateway.store.driver.units
+            await gateway.submit("main", "hello there", run_id="r")
+            assert (await ended(gateway, "r")).state is RunState.OK
+            return gateway.store.driver.units - before
+
+    without = await units(CONFIG, tmp_path / "without")
+    three = with_budgets({"usd": 100.0}, {"tokens": 10**9, "scope": "agent"}, {"runs": 1000, "scope": "session"})
+    assert await units(three, tmp_path / "with") == without
+
+
+def _talk(model: Biller, request: ModelRequest) -> Scripted:
+    """Call a tool once, then answer."""
+    last = request.messages[-1]
+    usage = model.usage()
+    if last.tool_call_id is None:
+        return Reply(calls=(call("sessions_list"),), usage=usage)
+    return Reply(text="done", usage=usage)
