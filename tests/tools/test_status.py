@@ -96,6 +96,15 @@ async def test_what_was_used_is_told_of_it_alone_and_of_its_tree(shelf: Shelf) -
     ]
 
 
+async def test_the_part_of_the_last_request_that_came_from_the_cache_is_told(shelf: Shelf) -> None:
+    replies = [Reply(text="one", usage=Usage(input=10)), Reply(text="two", usage=Usage(input=20, cache_read=60))]
+    async with shelf.opened(config(), ScriptedModel(replies=replies)) as gateway:
+        await gateway.ask("main", "hello")
+        assert "cachedShare" not in await gateway.tools("main").session_status()
+        await gateway.ask("main", "and again")
+        assert (await gateway.tools("main").session_status())["cachedShare"] == 0.75
+
+
 async def test_children_that_the_caller_may_not_see_are_not_named(shelf: Shelf) -> None:
     shelf.session(MAIN)
     shelf.session("agent:main:cron:x")

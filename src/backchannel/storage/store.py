@@ -137,6 +137,7 @@ class Store(ScheduleUnits):
     message_in = look(messages.find_in)
     transcript_with = look(messages.transcript_with)
     last_lines = read(messages.last_of_each)
+    cached_share = look(shown.cached_share)
     last_messages = read(shown.last_messages)
     first_said = read(shown.first_said)
     search = read(searching.search_transcript)

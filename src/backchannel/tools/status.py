@@ -48,9 +48,11 @@ class SessionStatusTool(SessionTool):
             "the session's row, and `{queueLength, children: [{key, status, usage, label?, archivedAt?, spawn?}], "
             "childrenLeftOut?, spawn?: {state, task, runId, runStatus, receipt, outcome?, resumeAt?, startedAt?, "
             "endedAt?, runtimeMs?, model?}, exchanges: [{id, state, updatedAt}], "
-            "receipts: [{id, state, updatedAt, error?}], usage, treeUsage, activeRun?, resumeAt?, compaction?}`; "
+            "receipts: [{id, state, updatedAt, error?}], usage, treeUsage, activeRun?, resumeAt?, compaction?, "
+            "cachedShare?}`; "
             "`resumeAt` says when a run that is set aside after crashes is tried again; "
-            "`compaction` is the summary that stands for older messages; usage is "
+            "`compaction` is the summary that stands for older messages; `cachedShare` is the part of the last request "
+            "that was read from the provider's cache; usage is "
             "`{input?, output?, cost?}`, in tokens and dollars",
         ),
         *REFUSALS,
@@ -93,6 +95,7 @@ class SessionStatusTool(SessionTool):
             usage=_usage(session),
             tree_usage=family.usage,
             compaction=await store.compaction(session.session_id),
+            cached_share=await store.cached_share(session.session_id),
         )
 
 

@@ -155,6 +155,8 @@ class StatusAnswer(Row, frozen=True, kw_only=True):
     """Of a sub-agent: how it was started, and its outcome."""
     compaction: CompactionEntry | None = None
     """The summary that stands for the older part of its conversation."""
+    cached_share: float | None = None
+    """The part of the last request that was read from the provider's cache, from 0 to 1."""
 
 
 class StatusSeen(Answer, frozen=True, kw_only=True):

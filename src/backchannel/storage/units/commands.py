@@ -30,7 +30,6 @@ from backchannel.core.facts import SessionChanged
 from backchannel.core.flows.exchange_values import Change
 from backchannel.core.flows.spawn_values import ChildSession, SpawnRecord, SpawnState
 from backchannel.core.keys import SessionKey
-from backchannel.core.messages import decode_message
 from backchannel.core.policy.approvals import ApprovalDecided, answered_text
 from backchannel.core.policy.pairing import PairingState, paired_text, waiting_text
 from backchannel.core.policy.send_policy import Destination, SendPolicySettings, may_send
@@ -163,17 +162,8 @@ def _view(tx: Tx, session: Session | None, asker: Asker) -> StatusView:
         begun_ms=None if follows is None else max(0, tx.now - follows.ended_at),
         sending=may_send(asker.policy, destination, session.send_policy),
         compaction=compactions.current(tx, session.session_id),
-        cached_share=_cached_share(tx, session.session_id),
+        cached_share=shown.cached_share(tx, session.session_id),
     )
-
-
-def _cached_share(tx: Tx, session_id: str) -> float | None:
-    """Read how much of the last request of a transcript came from the provider's cache."""
-    row = tx.one(
-        "SELECT body FROM messages WHERE session_id = ? AND role = 'assistant' ORDER BY seq DESC LIMIT 1", session_id
-    )
-    usage = None if row is None else decode_message(row[0]).usage
-    return None if usage is None else usage.cached_share
 
 
 def _stop(tx: Tx, session: Session | None) -> str:

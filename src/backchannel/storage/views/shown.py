@@ -77,6 +77,15 @@ def transcript_start(tx: Tx, session_id: str) -> tuple[int, EndedTranscript | No
     return int(row[0]), None if row[1] is None else EndedTranscript(*row[1:])
 
 
+def cached_share(tx: Tx, session_id: str) -> float | None:
+    """Read how much of the last request of a transcript came from the provider's cache."""
+    row = tx.one(
+        "SELECT body FROM messages WHERE session_id = ? AND role = 'assistant' ORDER BY seq DESC LIMIT 1", session_id
+    )
+    usage = None if row is None else decode_message(row[0]).usage
+    return None if usage is None else usage.cached_share
+
+
 def last_messages(
     tx: Tx, session_ids: Sequence[str], per_session: int, *, with_tools: bool
 ) -> dict[str, list[Message]]:

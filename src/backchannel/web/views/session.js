@@ -108,9 +108,16 @@ function ownTexts(messages) {
   return [...found];
 }
 
+/** The part of the last request that was read from the provider's cache; undefined if nothing is known of a cache. */
+function cachedShare(messages) {
+  const { input = 0, cacheRead = 0, cacheWrite = 0 } = messages.findLast((message) => message.role === "assistant")?.usage || {};
+  return cacheRead || cacheWrite ? cacheRead / (input + cacheRead + cacheWrite) : undefined;
+}
+
 function SessionHead({ session, node, transcript, showsAll, setShowsAll, isSearching, setSearching, isRunning, onAbort }) {
   const name = sessionName(session);
   const used = session.totalTokens && session.contextTokens ? Math.min(1, session.totalTokens / session.contextTokens) : undefined;
+  const cached = useMemo(() => cachedShare(transcript.messages), [transcript.messages]);
   useEffect(() => {
     document.title = `${name} · Backchannel`;
   }, [name]);
@@ -125,6 +132,7 @@ function SessionHead({ session, node, transcript, showsAll, setShowsAll, isSearc
         ${session.spawnedBy && html`<span>spawned by <${Key} session=${session.spawnedBy} /></span>`}
         ${used !== undefined && html`<span class="context" title=${`${session.totalTokens.toLocaleString()} of ${session.contextTokens.toLocaleString()} tokens of context`}>
           <meter min="0" max="1" high="0.8" value=${used} aria-label="Context used"></meter>${Math.round(used * 100)}% of ${count(session.contextTokens)}</span>`}
+        ${cached !== undefined && html`<span title="Read from the provider's cache, of the last request">${Math.round(cached * 100)}% cached</span>`}
         ${node.tokens !== undefined && html`<span><${Tokens} n=${node.tokens} /> tokens</span>`}
         ${node.cost !== undefined && html`<${Cost} usd=${node.cost} />`}
         ${node.spawned > 0 && html`<a href=${href("sessions", session.key, { tree: "1" })}>${node.spawned} sub-agent${node.spawned === 1 ? "" : "s"}</a>`}
