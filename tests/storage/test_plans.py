@@ -186,7 +186,7 @@ HOT: dict[str, Read] = {
     "what a call has sent": partial(exchanges.repeat, call_id="c"),
     "what a call has started": partial(spawns.describe_call, call_id="c"),
     "spawn": partial(spawns.open_, ask=SPAWN, limits=SPAWN.rules),
-    "whose run": partial(runs.is_own, run_id="r", key=str(MAIN)),
+    "whose run": partial(lookups.is_own_run, run_id="r", key=str(MAIN)),
     "timers": partial(timers.due, limit=9),
     "next timer": timers.next_due,
     "firing": partial(cron.fire, job_id="j"),

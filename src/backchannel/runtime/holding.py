@@ -1,4 +1,7 @@
-"""Holding: the rates of models, and reservations of calls that belong to no run's step, such as those for summaries."""
+"""Holding: the rates of models, and reservations of calls beside runs.
+
+A call for a summary belongs to no step of a run. It is reserved and counted by units of its own.
+"""
 
 from __future__ import annotations
 

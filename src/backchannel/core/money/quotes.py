@@ -1,4 +1,4 @@
-"""Quotes: guesses at what the next call of a session will cost at most, from what the last calls had.
+"""Quotes: guesses at the highest cost of a session's next call, from its last calls.
 
 A unit reserves a quote in the commit that precedes a call. The request that is really built is compared with it: only
 a call that may cost more needs a commit of its own. So a wrong guess costs time, and never money.

@@ -1,4 +1,6 @@
-"""Calls that reserve by a unit of their own: dearer than their quote, without one, or not for a run's step.
+"""Calls that reserve by a unit of their own.
+
+Their quote was too low, or there was none, or they belong to no step of a run.
 
 Only here it is decided what follows from a call that does not fit: it waits for the calls of others, owners are asked,
 or it is refused.
