@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import uuid
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from backchannel.core.contracts import ModelRequest, ToolContext
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.messages import Role
 from backchannel.core.policy.approvals import Approval, ApprovalState
+from backchannel.storage.migrations import load_versions
 from tests.channels.desk import ChannelDesk, desk
 from tests.gateway.client import OPERATOR, connected
 from tests.support.databases import is_postgres, open_database, with_database
@@ -133,18 +135,25 @@ async def client_says(client: Any, text: str) -> str:
     return str((await client.ask("chat.send", sessionKey="main", message=text))["reply"])
 
 
-LATER = {"session_ids": ("cut", "shape", "follows", "carries"), "sessions": ("used_at", "full_told")}
+CHANGE = re.compile(
+    r"ALTER TABLE (\w+) ADD COLUMN (\w+)|CREATE (?:VIRTUAL )?(TABLE|INDEX|TRIGGER) (\w+)|DROP TABLE (\w+)"
+)
 
 
-def drop_later(database: sqlite3.Connection) -> None:
-    """Remove what later versions added."""
-    for table, columns in LATER.items():
-        for column in columns:
-            database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    for trigger in ("messages_unindexed", "messages_removed"):
-        database.execute(f"DROP TRIGGER {trigger}")
-    for words in ("unindexed", "message_words"):
-        database.execute(f"DROP TABLE {words}")
+def undo_steps(database: sqlite3.Connection, version: int) -> None:
+    """Take back what the steps of the schema after a version have changed, the last one first."""
+    steps = load_versions("sqlite", counter="INTEGER PRIMARY KEY AUTOINCREMENT")[version:]
+    for statement in reversed([statement for step in steps for statement in step]):
+        match CHANGE.match(statement.strip()):
+            case None:
+                continue
+            case found if found[2]:
+                database.execute(f"ALTER TABLE {found[1]} DROP COLUMN {found[2]}")
+            case found if found[4]:
+                database.execute(f"DROP {found[3]} {found[4]}")
+            case found:
+                database.execute(f"CREATE TABLE {found[5]} (name TEXT)")
+    database.execute(f"PRAGMA user_version = {version}")
 
 
 async def test_a_question_from_before_the_channel_was_kept_is_answered_where_it_was_sent(tmp_path: Path) -> None:
@@ -153,10 +162,6 @@ async def test_a_question_from_before_the_channel_was_kept_is_answered_where_it_
     async with two_channels(tmp_path) as here:
         await here.says("desk", "ann", "go")
     with closing(open_database(tmp_path)) as database:  # as the version before left it
-        database.execute("ALTER TABLE approvals DROP COLUMN channel")
-        drop_later(database)
-        for unused in ("leases", "channel_state"):
-            database.execute(f"CREATE TABLE {unused} (name TEXT)")
-        database.execute("PRAGMA user_version = 18")
+        undo_steps(database, 18)
     async with two_channels(tmp_path) as here:
         assert (await here.pending()).channel == "desk"
