@@ -102,11 +102,11 @@ async def world(make_world: MakeWorld, anyio_backend: str) -> AsyncIterator[Worl
         yield made
 
 
-def post(world: World, path: str, body: bytes) -> int:
+def post(world: World, path: str, body: bytes, more: dict[str, str] | None = None) -> int:
     token = HOOK_TOKEN if path.startswith("/hooks") else OPERATOR
     sent = http.client.HTTPConnection(world.at.url.removeprefix("http://"), timeout=20)
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-    headers |= {"authorization": f"Bearer {token}", SIGNATURE: sign(CHANNEL["secret"], body)}
+    headers |= {"authorization": f"Bearer {token}", SIGNATURE: sign(CHANNEL["secret"], body)} | (more or {})
     try:
         sent.request("POST", path, body, headers)
         return sent.getresponse().status

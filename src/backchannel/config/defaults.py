@@ -42,7 +42,7 @@ def probe_ollama(base: str) -> str | None:
             connection.request("GET", f"{place.path}/api/tags")
             answer = connection.getresponse()
             found = msgspec.json.decode(answer.read(_MAX_ANSWER_BYTES)) if answer.status == 200 else None
-    except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError):
+    except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError, RecursionError):
         return None
     return _first_chat_model(found)
 

@@ -39,7 +39,9 @@ KEYS_LIVE_S = 600.0
 FETCH_PAUSE_S = 10.0
 """The shortest time between two fetches, so that invented key ids do not flood the issuer."""
 FETCH_S = 5.0
-_MOST_BYTES = 1024 * 1024
+MOST_METADATA_BYTES = 1024 * 1024
+MOST_KEYS = 100
+"""How many keys of an issuer count: a token that names none is tried with each."""
 LEEWAY_S = 30
 
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -171,7 +173,7 @@ class IssuerKeys:
         try:
             async with asyncio.timeout(self._fetch_s), client as http:
                 keys = await _load_json(http, self._settings.jwks_url or await self._find_keys(http))
-                self._keys = [key for key in keys["keys"] if isinstance(key, dict)]
+                self._keys = [key for key in keys["keys"][:MOST_KEYS] if isinstance(key, dict)]
                 self._fetched_at = self._clock.monotonic()
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, KeyError, TypeError) as error:
             log.warning(
@@ -210,15 +212,19 @@ async def _load_json(http: httpx2.AsyncClient, url: str) -> dict[str, Any]:
     Raises:
         ValueError: it is none, or too large to be read in a moment.
     """
-    async with http.stream("GET", url, headers={"accept": "application/json"}) as response:
+    headers = {"accept": "application/json", "accept-encoding": "identity"}
+    async with http.stream("GET", url, headers=headers) as response:
         response.raise_for_status()
         body = b""
-        async for piece in response.aiter_bytes():
+        async for piece in response.aiter_raw():  # what is compressed may be a thousand times as long as it came
             body += piece
-            if len(body) > _MOST_BYTES:
-                raise ValueError(f"{url} answers with more than {_MOST_BYTES} bytes")
+            if len(body) > MOST_METADATA_BYTES:
+                raise ValueError(f"{url} answers with more than {MOST_METADATA_BYTES} bytes")
     check_parts(body)
-    return msgspec.json.decode(body, type=dict[str, Any])
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except RecursionError:
+        raise ValueError(f"{url} answers with JSON that is nested too deeply") from None
 
 
 class Resource:

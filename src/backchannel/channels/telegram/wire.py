@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from aiogram import Bot
 from aiogram.client.session.aiohttp import AiohttpSession
@@ -49,13 +49,14 @@ from aiogram.methods import (
     SetWebhook,
     TelegramMethod,
 )
-from aiogram.methods.base import Response
+from aiogram.methods.base import Response, TelegramType
 from aiogram.types import BotCommand, BotCommandScopeChat, ReplyParameters
 from aiogram.utils.token import TokenValidationError
 from aiohttp import (
     ClientConnectorError,
     ClientError,
     ClientPayloadError,
+    ClientResponse,
     ClientResponseError,
     ClientTimeout,
     ConnectionTimeoutError,
@@ -82,6 +83,10 @@ UNNAMED_WAIT_S = 5.0
 _BATCH = 100
 """How many updates are asked for at once; Telegram gives no more."""
 _DAY_S = 86_400
+MOST_BYTES = 16 * 1024 * 1024
+"""How long an answer may be: the longest updates, with what they quote, are half of that."""
+_PLAIN = {"Accept-Encoding": "identity"}
+"""What is compressed may be a thousand times as long as it came."""
 _REASON_LIMIT = 300
 _HIDDEN = "<token>"
 
@@ -115,7 +120,26 @@ class _TooManyRequests(TelegramAPIError):
 
 
 class _Session(AiohttpSession):
-    """Reads each wish to be asked later as such; aiogram knows only those that name a time in whole seconds."""
+    """Reads no answer beyond its limit, which aiogram's own does.
+
+    Each wish to be asked later is read as such; aiogram knows only those that name a time in whole seconds.
+    """
+
+    _limits = ClientTimeout(total=_ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)
+
+    async def make_request(self, bot: Bot, method: TelegramMethod[TelegramType], timeout: Any = None) -> TelegramType:
+        session = await self.create_session()
+        url = self.api.api_url(token=bot.token, method=method.__api_method__)
+        form, limits = self.build_form_data(bot, method), timeout or self._limits
+        asked = session.post(url, data=form, timeout=limits, headers=_PLAIN, auto_decompress=False)
+        try:
+            async with asked as answer:
+                content = await _read_whole(answer)
+        except TimeoutError as error:
+            raise TelegramNetworkError(method=method, message="Request timeout error") from error
+        except ClientError as error:
+            raise TelegramNetworkError(method=method, message=f"{type(error).__name__}: {error}") from error
+        return cast(TelegramType, self.check_response(bot, method, answer.status, content).result)
 
     def check_response(self, bot: Bot, method: TelegramMethod[Any], status_code: int, content: str) -> Response[Any]:
         if status_code == HTTPStatus.TOO_MANY_REQUESTS:
@@ -123,10 +147,19 @@ class _Session(AiohttpSession):
         return super().check_response(bot, method, status_code, content)
 
 
+async def _read_whole(answer: ClientResponse) -> str:
+    content = bytearray()
+    async for piece in answer.content.iter_any():
+        content += piece
+        if len(content) > MOST_BYTES:
+            raise ClientPayloadError(f"the answer is longer than {shown_size(MOST_BYTES)}")
+    return content.decode("utf-8", "replace")
+
+
 def _read_wish(content: str) -> tuple[str, float]:
     """Read why and for how long Telegram, or a proxy before it, wants to be left alone."""
     try:
-        said = json.loads(content)
+        said = read_answer(content)
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
@@ -151,8 +184,7 @@ class TelegramConnections:
     """The connections to one server of the Bot API, shared by all bots of a channel."""
 
     def __init__(self, api_root: str) -> None:
-        limits: Any = ClientTimeout(total=_ANSWER_LIMIT_S, connect=CONNECT_LIMIT_S)  # aiogram hands it on to aiohttp
-        self.session = _Session(api=TelegramAPIServer.from_base(api_root), json_loads=read_answer, timeout=limits)
+        self.session = _Session(api=TelegramAPIServer.from_base(api_root), json_loads=read_answer)
         self.takes_any_token = not is_telegrams_own(api_root)
 
     async def close(self) -> None:
@@ -267,7 +299,7 @@ class Wire:
         session = self._bot.session
         url, content = session.api.file_url(self._token, file.file_path), bytearray()
         try:
-            async for chunk in session.stream_content(url, timeout=0):
+            async for chunk in session.stream_content(url, headers=_PLAIN, timeout=0):
                 content += chunk
                 if len(content) > limit:
                     raise ChannelRefused(f"the file is larger than {shown_size(limit)}")
