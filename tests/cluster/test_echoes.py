@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from backchannel.core.cluster.interests import AGAIN_S
 from backchannel.core.facts import MessageAppended, RunChanged, SessionChanged
 from backchannel.core.runs import RunState
 from backchannel.gateway.app import Gateway
-from backchannel.runtime.cluster import echoing
+from backchannel.runtime.cluster import echoing, offering
 from backchannel.runtime.cluster.member import ClusterMember
 from backchannel.runtime.events import Event, ListenerWants
 from tests.cluster.gateways import PATIENCE_S, execute, gateways, until
@@ -43,6 +43,20 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[EchoId]:
         await hear(self, heard)
 
     monkeypatch.setattr(echoing.EchoService, "_echo", noting)
+    return words
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[EchoId]:
+    """What gateways tell each other."""
+    words: list[EchoId] = []
+    send = echoing.EchoService.send
+
+    def noting(self: echoing.EchoService, to: Set[int], said: Sequence[EchoId]) -> None:
+        words.extend(said)
+        send(self, to, said)
+
+    monkeypatch.setattr(echoing.EchoService, "send", noting)
     return words
 
 
@@ -105,6 +119,45 @@ async def test_a_run_for_which_a_gateway_has_no_slot_is_started_by_another(tmp_p
         await reached.wait()
         run = await one.submit("agent:main:quick", "go")
         assert (await ended(one, run.id, PATIENCE_S)).reply == "quick"
+
+
+@pytest.mark.usefixtures("words_alone")
+async def test_a_run_that_gets_a_slot_soon_where_it_is_awaited_costs_the_other_gateways_nothing(
+    tmp_path: Path, url: str, sent: list[EchoId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offering, "OFFERED_AFTER_S", 600.0)
+    gate, reached, looked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    look = echoing.EchoService._want_more
+
+    def noting(self: echoing.EchoService) -> None:
+        look(self)
+        looked.set()
+
+    monkeypatch.setattr(echoing.EchoService, "_want_more", noting)
+    model = ScriptedModel(replies=[Reply(text="first", gate=gate, reached=reached), "second"])
+    async with gateways(tmp_path, url, model, config=with_defaults(maxConcurrent=1), lease_s=60) as (one, other):
+        await known(one, other)
+        await one.submit("agent:main:slow", "go")
+        await reached.wait()
+        looked.clear()
+        sent.clear()
+        asking = asyncio.create_task(one.ask("agent:main:quick", "go"))
+        await asyncio.wait_for(looked.wait(), PATIENCE_S)  # the others would now be told that somebody waits
+        gate.set()
+        assert await asking == "second"
+        assert not [word for word in sent if word[0] in ("run", "lane", "wants-run")]
+
+
+async def test_a_timer_for_much_later_is_no_news_for_the_gateway_that_has_the_timers(
+    tmp_path: Path, url: str, sent: list[EchoId]
+) -> None:
+    async with gateways(tmp_path, url, ScriptedModel(replies=echo), lease_s=60) as (one, other):
+        await known(one, other)
+        assert one.runtime.duties.has_timers and not other.runtime.duties.has_timers
+        await other.cron.add(JOB)
+        assert "timer" not in {kind for kind, _ in sent}
+        await other.cron.add(CronJob(id="soon", agent_id="main", schedule="every 1s", message="hello"))
+        assert "timer" in {kind for kind, _ in sent}
 
 
 @pytest.mark.usefixtures("words_alone")

@@ -78,6 +78,8 @@ class Lanes(Service):
         self._at_work: set[str] = set()
         self._runs: dict[str, Run] = {}
         """The runs of the tasks, as they were when they started."""
+        self._next: dict[str, str] = {}
+        """Queued runs that were accepted here, each with its session."""
         slots.listen(self._pump)
         self._is_open = True
 
@@ -114,6 +116,10 @@ class Lanes(Service):
     def on_run(self, fact: RunChanged) -> None:
         """React to a commit: a queued run wakes its lane, an ended run frees it, an abort stops its task."""
         run = fact.run
+        if run.state is RunState.QUEUED:
+            self._next[run.id] = run.session_key
+        else:
+            self._next.pop(run.id, None)
         if run.is_finished and run.id in self._tasks:
             self._release(run.id, run.session_key)
         elif run.state is RunState.QUEUED:
@@ -159,10 +165,26 @@ class Lanes(Service):
         """True if this process works on a run."""
         return run_id in self._tasks
 
+    def expects(self, run_id: str) -> bool:
+        """True if a queued run was accepted here, and its session is worked on here or next."""
+        key = self._next.get(run_id)
+        if key is None or key in self._busy or key in self._queued:
+            return key is not None
+        del self._next[run_id]  # another gateway has the lane, and starts the run
+        return False
+
     def has_room(self, key: str) -> bool:
         """True if a queued run of a session can start here: its agent is here, and a slot is free."""
         session = SessionKey.stored(key)
         return self._is_open and not self._is_awaited(session.agent) and self._slots.has_room(session)
+
+    def has_any_room(self) -> bool:
+        """True if a slot is free for some agent."""
+        return self._is_open and self._slots.runs.used < self._slots.runs.limit
+
+    def waits_for_slot(self, key: str) -> bool:
+        """True if a run of a session may be queued, and no slot was free for it yet."""
+        return self._is_open and key in self._queued
 
     def is_busy(self, key: str) -> bool:
         """True if this process works on a session, or will next."""
@@ -176,6 +198,7 @@ class Lanes(Service):
         self._queue.clear()
         self._queued.clear()
         self._again.clear()
+        self._next.clear()
         self._to_resume.clear()
         self._is_open = True
 

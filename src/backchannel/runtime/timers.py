@@ -116,10 +116,12 @@ class Timers(Service):
             await self._store.reschedule_after_clock_set_back()
         next_at = await self._do_due() if self._duties.has_timers else None
         self._kept.recovered()
-        if next_at is None:
+        if next_at is None and not (self._duties.is_shared and self._duties.has_timers):
             await self._sooner.wait()
             return
-        wait_s = min(max(0, next_at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_S)
+        # Another gateway says nothing of a timer that it sets for much later: the next look finds it.
+        wait_s = LONGEST_SLEEP_S if next_at is None else max(0, next_at - self._clock.now_ms()) / 1000
+        wait_s = min(wait_s, LONGEST_SLEEP_S)
         self._sleeps_until = self._clock.monotonic() + wait_s
         try:
             await sleep_or_event(self._clock, wait_s, self._sooner)

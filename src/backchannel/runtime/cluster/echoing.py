@@ -33,6 +33,8 @@ COLLECTED_S = 0.003
 """How long words are collected before they are sent."""
 WANTED_AFTER_S = 0.01
 """How long after a wait has begun the others are told of it: most begin just before their run starts here."""
+EXPECTED_S = 0.1
+"""How long after that it is looked at again whether a queued run has started here, as most do."""
 WANTED_AGAIN_S = 5.0
 MISSED_MS = 15_000
 """How far back a gateway asks for what it may have missed while it could not hear."""
@@ -73,6 +75,10 @@ class EchoHearing(Protocol):
         """Name what somebody here waits for that other gateways may commit."""
         ...
 
+    def is_expecting(self) -> bool:
+        """Whether more may be wanted soon: a run that is waited for is queued here, and may start elsewhere."""
+        ...
+
 
 class EchoService:
     """Tells the other gateways of commits, and hears of theirs."""
@@ -106,6 +112,7 @@ class EchoService:
         """What the others were told is wanted here, and since when, by the database's clock."""
         self._wants_since: int | None = None
         """When the first wait began that the others are still to be told of."""
+        self._is_expecting = False
         self._told: dict[tuple[object, ...], None] = {}
         self._heard: asyncio.Queue[list[EchoId]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
@@ -126,14 +133,14 @@ class EchoService:
         self._send_words()
 
     def _join(self) -> None:
-        self._send(EVERYBODY, [_JOINED, *self._all_wants()])
+        self.send(EVERYBODY, [_JOINED, *self._all_wants()])
 
     def set_peers(self, peers: Sequence[GatewaySeen]) -> None:
         """Record which gateways there are. If one has not said what it wants, it is asked."""
         self._others = frozenset(peer.number for peer in peers) - {self._store.number}
         self._interests.expire(self._others, monotonic())
         if not self.is_directed:
-            self._send(EVERYBODY, [_ASKED])
+            self.send(EVERYBODY, [_ASKED])
 
     def look_soon(self) -> None:
         """Look at what others have left to do, and at what was waited for."""
@@ -163,11 +170,12 @@ class EchoService:
                 continue  # one that was taken for dead may come back, and asks for what it missed
             acting = EVERYBODY if tells_all else self._hearing.who_acts(fact)
             if acting is not None:
-                self._send(acting | asking if acting else EVERYBODY, [echo.word])
+                self.send(acting | asking if acting else EVERYBODY, [echo.word])
             elif asking:
-                self._send(asking, [echo.word])
+                self.send(asking, [echo.word])
 
-    def _send(self, to: Set[int], words: Sequence[EchoId]) -> None:
+    def send(self, to: Set[int], words: Sequence[EchoId]) -> None:
+        """Send words to some gateways, soon, or to `EVERYBODY`."""
         if not self._words:
             asyncio.get_running_loop().call_later(COLLECTED_S, self._send_words)
         self._words.setdefault(to, {}).update(dict.fromkeys(words))
@@ -189,16 +197,26 @@ class EchoService:
 
     def _want_more(self) -> None:
         since_ms, self._wants_since = self._wants_since, None
-        if since_ms is not None and (new := self._topics() - self._wanted.keys()):
+        self._want_since(since_ms or self._clock.now_ms())
+
+    def _look_at_expected(self, since_ms: int) -> None:
+        self._is_expecting = False
+        self._want_since(since_ms)
+
+    def _want_since(self, since_ms: int) -> None:
+        if new := self._topics() - self._wanted.keys():
             self._wanted |= dict.fromkeys(new, since_ms)
-            self._send(EVERYBODY, write_wants(new, since_ms))
+            self.send(EVERYBODY, write_wants(new, max(since_ms, self._clock.now_ms() - MISSED_MS)))
+        if not self._is_expecting and self._hearing.is_expecting():
+            self._is_expecting = True
+            asyncio.get_running_loop().call_later(EXPECTED_S, self._look_at_expected, since_ms)
 
     async def _want_again(self) -> None:
         while True:
             await asyncio.sleep(WANTED_AGAIN_S)
             self._look_at_wanted()
             if self._others and self._wanted:
-                self._send(EVERYBODY, write_wants(self._wanted))
+                self.send(EVERYBODY, write_wants(self._wanted))
             self._wanting.recovered()
 
     def _look_at_wanted(self) -> None:
@@ -224,7 +242,7 @@ class EchoService:
         except msgspec.DecodeError:
             self.look_soon()
             if self._others:
-                self._send(EVERYBODY, [_ASKED, *self._all_wants()])  # what they said meanwhile was not heard
+                self.send(EVERYBODY, [_ASKED, *self._all_wants()])  # what they said meanwhile was not heard
             return
         if said.sender != self._store.number and (not said.to or self._store.number in said.to):
             self._take(said.sender, said.words)
@@ -233,7 +251,7 @@ class EchoService:
         if _JOINED in words:
             self._on_joined()
         if _JOINED in words or _ASKED in words:
-            self._send(frozenset((sender,)), self._all_wants())
+            self.send(frozenset((sender,)), self._all_wants())
         if wants := [word for word in words if is_want(word)]:
             self._take_wants(sender, wants)
         if rows := [word for word in words if not is_want(word) and word not in (_JOINED, _ASKED)]:
@@ -243,7 +261,7 @@ class EchoService:
         now, (topics, since_ms) = monotonic(), read_wants(words)
         since = None if since_ms is None else now - max(self._clock.now_ms() - since_ms, 0) / 1000
         if again := self._interests.take(sender, topics, now, since=since):
-            self._send(frozenset((sender,)), again)
+            self.send(frozenset((sender,)), again)
 
     async def _hear(self) -> None:
         self._kept.recovered()  # it listens again; a look finds the words that a fault has lost

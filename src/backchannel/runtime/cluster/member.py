@@ -40,15 +40,16 @@ from backchannel.runtime.cluster.duties import Duties
 from backchannel.runtime.cluster.echoing import EVERYBODY, EchoService
 from backchannel.runtime.cluster.growing import GrowingElsewhere, GrowingHere
 from backchannel.runtime.cluster.lease import GatewayLease, member_of
+from backchannel.runtime.cluster.offering import RunOffers
 from backchannel.runtime.drafts import Drafts
 from backchannel.runtime.events import Hub
 from backchannel.runtime.lanes import Lanes
 from backchannel.runtime.outbox import Outbox
 from backchannel.runtime.recovery import Recovery
 from backchannel.runtime.supervisor import DatabaseWait, Tasks
-from backchannel.runtime.timers import Timers
+from backchannel.runtime.timers import LONGEST_SLEEP_S, Timers
 from backchannel.runtime.waits import Waits
-from backchannel.service import Service
+from backchannel.service import Reactions, Service
 from backchannel.storage.store import Store
 
 LOOKED_AT = 200
@@ -104,6 +105,7 @@ class ClusterMember(Service):
         )
         self._here = GrowingHere(parts.store, parts.hub, parts.wait, parts.clock)
         self._elsewhere = GrowingElsewhere(parts.store, parts.hub, parts.wait, parts.clock, self._hear_of_ends)
+        self._offers = RunOffers(parts.lanes, self._others, self.echoing.send)
         self._loops = {self._here.kept: self._here.write, self._elsewhere.kept: self._elsewhere.ask}
         self.kept = tuple(self._loops)
         parts.hub.listen_for_wants(self._on_want)
@@ -120,6 +122,12 @@ class ClusterMember(Service):
             GrowthWritten: (self._elsewhere.on_written,),
         }
         """Reactions to the facts of other gateways."""
+
+    def reactions(self) -> Reactions:
+        return {RunChanged: self._offers.on_run, LaneFree: self._offers.on_free}
+
+    def _others(self) -> list[int]:
+        return sorted({peer.number for peer in self._parts.duties.peers} - {self._parts.store.number})
 
     async def start(self) -> None:
         """Watch for work that others leave from now on. Earlier leftovers are taken over already."""
@@ -149,19 +157,21 @@ class ClusterMember(Service):
     def who_acts(self, fact: Fact) -> Set[int] | None:
         """Return the gateways that must act on a fact, or `EVERYBODY`; None if no other gateway must.
 
-        A queued run needs no other gateway. It starts here, or when the run before it ends, on any gateway.
+        A queued run needs no other gateway if its agent is here. It starts when a slot is free, here or where it is
+        offered to (`RunOffers`), and when the run before it has ended, on any gateway.
         """
         match fact:
             case RunChanged(run) if run.abort_requested and run.state is RunState.RUNNING:
                 return None if run.fence in (self._parts.store.number, NOBODY) else frozenset((run.fence,))
             case RunChanged(run) if run.state is RunState.QUEUED and run.resume_at is None:
-                return self._unless(self._parts.lanes.has_room(run.session_key))
+                return self._unless(self._is_here(run.session_key))
             case LaneFree(key):
-                return self._unless(self._parts.lanes.has_room(key))
+                return self._unless(self._is_here(key))
             case DeliveryChanged(delivery):
                 return self._unless(self._parts.duties.sends_over(delivery.channel or WEBCHAT.channel))
-            case TimerSet():
-                return self._unless(self._parts.duties.has_timers)
+            case TimerSet(due_at):
+                is_far = due_at - self._parts.clock.now_ms() > 2000 * LONGEST_SLEEP_S
+                return self._unless(self._parts.duties.has_timers or is_far)
             case SessionChanged(reason="delete"):
                 return EVERYBODY
         return EVERYBODY if isinstance(fact, _FOR_EVERYBODY) else None
@@ -169,11 +179,22 @@ class ClusterMember(Service):
     def _unless(self, is_done_here: bool) -> Set[int] | None:
         return None if is_done_here else EVERYBODY
 
+    def _is_here(self, key: str) -> bool:
+        return SessionKey.stored(key).agent in self._parts.agents.ids_here()
+
     def wanted_topics(self) -> Set[Topic]:
         """Return the topics that clients here wait for, without the runs of this gateway."""
-        waited = {run_topic(run_id) for run_id in self._parts.waits.waited_for()}
-        topics = self._parts.hub.wanted_topics() | waited
-        return {topic for topic in topics if not (topic[0] == "run" and self._parts.lanes.works_on(topic[1]))}
+        lanes = self._parts.lanes
+        return {
+            (kind, id) for kind, id in self._topics() if kind != "run" or not (lanes.works_on(id) or lanes.expects(id))
+        }
+
+    def is_expecting(self) -> bool:
+        """Whether clients here wait for a run that is queued and will probably start here."""
+        return any(kind == "run" and self._parts.lanes.expects(id) for kind, id in self._topics())
+
+    def _topics(self) -> Set[Topic]:
+        return self._parts.hub.wanted_topics() | {run_topic(run_id) for run_id in self._parts.waits.waited_for()}
 
     def _on_want(self, run_id: str | None, streams: bool) -> None:
         if run_id is None or not self._parts.lanes.works_on(run_id):
@@ -200,13 +221,8 @@ class ClusterMember(Service):
 
     def _on_free(self, fact: LaneFree) -> None:
         """Start a run that another gateway cannot start, if this one can."""
-        lanes = self._parts.lanes
-        if (
-            not self._is_halted
-            and SessionKey.stored(fact.key).agent in self._parts.agents.ids_here()
-            and lanes.has_room(fact.key)
-        ):
-            lanes.wake(fact.key)
+        if not self._is_halted and self._is_here(fact.key) and self._parts.lanes.has_room(fact.key):
+            self._parts.lanes.wake(fact.key)
 
     def _on_delivery(self, fact: DeliveryChanged) -> None:
         """Send a delivery that the gateway which made it cannot send. All others are being sent already."""
@@ -227,7 +243,7 @@ class ClusterMember(Service):
             await parts.drafts.take_over()
         if left.has_runs:
             await parts.recovery.resume_interrupted(parts.agents.ids_here())
-        if left.has_queue:
+        if left.has_queue and parts.lanes.has_any_room():
             await self._start_left()
         if left.has_parts:
             await parts.outbox.recover()
@@ -243,10 +259,8 @@ class ClusterMember(Service):
             await self._elsewhere.look()
 
     async def _start_left(self) -> None:
-        agents = self._parts.agents.ids_here()
         for key in await self._parts.store.startable(LOOKED_AT):
-            if SessionKey.stored(key).agent in agents:
-                self._parts.lanes.wake(key)
+            self._on_free(LaneFree(key))
 
     async def _look_for_answers(self) -> None:
         lanes = self._parts.lanes
