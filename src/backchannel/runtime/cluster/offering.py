@@ -1,7 +1,7 @@
-"""Offers: runs that wait for a slot here, offered to other gateways one after the other.
+"""Offers: runs that wait for a slot here, and that other gateways may start.
 
 A run costs least where it was accepted, and mostly a slot there is free soon. So it is offered only after a moment, and
-to one gateway at a time. If it still waits when all were asked, the look once a second finds it.
+to one gateway after the other. If it still waits when all were asked, the look once a second finds it.
 """
 
 from __future__ import annotations
