@@ -83,6 +83,7 @@ CLI_COMMANDS = {
     "cron": CommandListed(TALK, "cron.app", "List, add, run and remove cron jobs."),
     "sessions": CommandListed(LOOK, "sessions.app", "List, change, compact and delete sessions."),
     "runs": CommandListed(LOOK, "runs.app", "List, show, wait for, stop and retry runs."),
+    "budgets": CommandListed(LOOK, "budgets.app", "Show what is spent, and begin a budget anew."),
     "slots": CommandListed(LOOK, "slots.app", "List active and waiting work, and end it."),
     "channels": CommandListed(LOOK, "channels.app", "List and test channels."),
     "deliveries": CommandListed(LOOK, "deliveries.app", "Show deliveries to chats, and retry, re-route or drop them."),

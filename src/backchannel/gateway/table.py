@@ -9,6 +9,7 @@ from backchannel.gateway.calls import Method, methods_of
 from backchannel.gateway.methods import (
     agents,
     approvals,
+    budgets,
     channels,
     chat,
     commands,
@@ -63,6 +64,7 @@ _NATIVE = (  # in the order of the page
     approvals,
     pairing,
     slots,
+    budgets,
     cron,
     tokens,
     transcripts,

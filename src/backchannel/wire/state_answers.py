@@ -1,4 +1,4 @@
-"""Answers about the gateway itself: health, status, slots, cron jobs and transcript files."""
+"""Answers about the gateway itself: health, status, slots, budgets, cron jobs and transcript files."""
 
 from __future__ import annotations
 
@@ -154,3 +154,42 @@ class JobShown(Answer, frozen=True, kw_only=True):
     checking_since: int | None = None
     """Since when its command runs."""
     created_at: int
+
+
+class BudgetSubject(Answer, frozen=True, kw_only=True):
+    subject: str
+    """An agent, a session key, the id of a chain or a sender as `channel:id`; empty for the gateway."""
+    spent: float
+    """In dollars, tokens or runs, as `unit` says."""
+    reserved: float
+    """What calls under way may cost at most, besides."""
+    limit: float
+    """With what was granted."""
+    granted: int = 0
+    """How often owners granted the amount again."""
+    denied: bool = False
+
+
+class BudgetListed(Answer, frozen=True, kw_only=True):
+    name: str
+    scope: str
+    per: str
+    then: str
+    unit: str
+    """`usd`, `tokens` or `runs`."""
+    limit: float
+    since: int | None = None
+    """The start of its window; absent for `total`."""
+    opens_at: int | None = None
+    """The end of its window; absent for `total`."""
+    subjects: list[BudgetSubject]
+    has_more: bool = False
+
+
+class BudgetsListed(Answer, frozen=True, kw_only=True):
+    budgets: list[BudgetListed]
+
+
+class BudgetReset(Answer, frozen=True, kw_only=True):
+    ok: bool
+    name: str

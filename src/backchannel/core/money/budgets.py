@@ -136,6 +136,18 @@ class LedgerRow(msgspec.Struct, frozen=True, array_like=True):
         return self.open_usd if unit == "usd" else self.open_tokens if unit == "tokens" else 0
 
 
+class BudgetState(msgspec.Struct, frozen=True):
+    """One budget now."""
+
+    budget: BudgetSettings
+    start: int
+    end: int | None
+    rows: list[LedgerRow]
+    """The subjects that have spent most."""
+    subjects: int
+    """How many subjects have spent something."""
+
+
 class Spender(NamedTuple):
     """On whose account a call goes."""
 

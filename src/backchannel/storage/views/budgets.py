@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from backchannel.core.money.budgets import BudgetSettings, LedgerRow, limit_of
+from backchannel.core.money.budgets import BudgetSettings, BudgetState
 from backchannel.storage.tables import BUDGET_WINDOWS
 from backchannel.storage.tx import Tx, required
 
 MOST_SUBJECTS = 50
 """How many subjects of one budget are listed."""
-
-
-class BudgetState(msgspec.Struct, frozen=True):
-    """One budget now."""
-
-    budget: BudgetSettings
-    start: int
-    end: int | None
-    rows: list[LedgerRow]
-    """The subjects that have spent most."""
-    subjects: int
-    """How many subjects have spent something."""
 
 
 def current(tx: Tx, most: int = MOST_SUBJECTS) -> list[BudgetState]:
@@ -41,8 +27,3 @@ def _state(tx: Tx, budget: BudgetSettings, start: int, end: int | None, most: in
     fullest = f"SELECT {BUDGET_WINDOWS.fields} {where} ORDER BY {budget.unit} DESC, id LIMIT ?"
     rows = [BUDGET_WINDOWS.read(row) for row in tx.all(fullest, budget.name, start, most)]
     return BudgetState(budget, start, end, rows, int(count))
-
-
-def share_spent(budget: BudgetSettings, row: LedgerRow) -> float:
-    """Return how much of a window's limit is spent, without calls under way."""
-    return (row.used(budget.unit) - row.open(budget.unit)) / limit_of(budget, row)
