@@ -51,6 +51,8 @@ class Clients:
         self._sessions = sessions
         self._seed = seed
         self._is_over = False
+        self._room = asyncio.Event()
+        self._room.set()
         self.acknowledged: dict[str, str] = {}
         """The run of each message, by the message's name."""
         self.repeats = 0
@@ -58,6 +60,14 @@ class Clients:
     def no_more(self) -> None:
         """Let each finish what it is about."""
         self._is_over = True
+        self._room.set()
+
+    def hold(self, is_held: bool) -> None:
+        """Let nobody ask for more while enough is queued, or go on."""
+        if is_held and not self._is_over:
+            self._room.clear()
+        else:
+            self._room.set()
 
     async def _introduce(self, http: httpx.AsyncClient) -> None:
         """Say something in each chat, so that there is a session to be asked."""
@@ -78,6 +88,7 @@ class Clients:
         chance = random.Random(f"{self._seed} person {n}")
         others = [key(other) for other in range(self._sessions) if other != n]
         for count in itertools.count(1):
+            await self._room.wait()
             if self._is_over:
                 return
             name = f"p-{n}-{count}"
@@ -95,6 +106,7 @@ class Clients:
     async def _program(self, http: httpx.AsyncClient, n: int) -> None:
         chance = random.Random(f"{self._seed} program {n}")
         for count in itertools.count(1):
+            await self._room.wait()
             if self._is_over:
                 return
             name = f"q-{n}-{count}"
@@ -117,6 +129,7 @@ class Clients:
         chance = random.Random(f"{self._seed} spawner {n}")
         headers = {"Authorization": f"Bearer {TOKEN}"}
         for count in itertools.count(1):
+            await self._room.wait()
             if self._is_over:
                 return
             name = f"s-{n}-{count}"
@@ -139,6 +152,7 @@ class Clients:
         chance = random.Random(f"{self._seed} worker {n}")
         headers = {"Authorization": f"Bearer {hands.HOOK_TOKEN}"}
         for count in itertools.count(1):
+            await self._room.wait()
             if self._is_over:
                 return
             name = f"h-{n}-{count}"

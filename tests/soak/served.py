@@ -25,6 +25,7 @@ from backchannel.agents.scripted import Scripted, ScriptedModel, call
 from backchannel.config.load import config_from
 from backchannel.core.commands.control_words import ANNOUNCE_SKIP, REPLY_SKIP
 from backchannel.core.contracts import Clock, ModelEvent, ModelFailed, ModelRequest
+from backchannel.core.flows.exchange_texts import FAILURE_LINE, LATE_LINE
 from backchannel.core.flows.spawn_texts import SPAWN_ANNOUNCE_LINE
 from backchannel.core.messages import Role, ToolCallBlock
 from backchannel.gateway.app import Gateway
@@ -48,6 +49,8 @@ DEEPEST = 2
 """How often a question may lead to another."""
 MODEL_FAILS = "the model of the soak fails here"
 NAME = re.compile(r"\b[pqsht]-\d+-\d+(?:\.\d+)*\b")
+NOTE = re.compile(rf"(?:{re.escape(LATE_LINE)}|{re.escape(FAILURE_LINE)}).*?\n```\n.*?\n```", re.DOTALL)
+"""What asks for no answer."""
 ASKS = re.compile(r"Please ask (\S+) and wait (\S+) s")
 
 
@@ -134,7 +137,8 @@ class Script:
         self._slow_s = slow_s
 
     async def __call__(self, request: ModelRequest) -> Scripted:
-        asked = next(message.text for message in reversed(request.messages) if message.role is Role.USER)
+        said = next(message.text for message in reversed(request.messages) if message.role is Role.USER)
+        asked = NOTE.sub("", said)  # a run that was set aside finds what has come meanwhile below its own message
         name = NAME.findall(asked)[-1]
         is_slow = name[0] in "ph" and name.count(".") == 0 and drawn(name, "slow") < 0.05
         await asyncio.sleep(self._slow_s if is_slow else PACE_S)

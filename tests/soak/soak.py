@@ -37,6 +37,9 @@ from tests.support.telegram import Telegram
 
 FINISH_LIMIT_S = 120.0
 """How long what is left may take, at least; a longer soak has more."""
+MOST_QUEUED = 300
+"""How many runs may wait before nobody asks for more: what is accepted has to be done in the end."""
+LOOK_S = 0.5
 FAULTS: tuple[Told, ...] = (Break(), Fault(503), Fault(500, takes=True), Fault(429, {"Retry-After": "1"}))
 
 
@@ -78,8 +81,10 @@ class Soak:
             async with http_client() as http, asyncio.TaskGroup() as group:
                 talks = (group.create_task(clients.talk(http)), group.create_task(phones.write()))
                 answers = group.create_task(approver.answer_all())
+                pace = group.create_task(self._pace(clients))
                 async for _ in lives.killed_until(asyncio.get_running_loop().time() + self._seconds):
                     platform.then(*self._chance.sample(FAULTS, self._chance.randint(0, 2)))
+                pace.cancel()
                 clients.no_more()
                 phones.no_more()
                 async with lives.last(), asyncio.timeout(self._finish_s):
@@ -90,6 +95,20 @@ class Soak:
         self.kills, self.stops, self.repeats = lives.kills, lives.stops, clients.repeats
         self.contrary = approver.contrary
         return clients.acknowledged
+
+    async def _pace(self, clients: Clients) -> None:
+        """Hold the clients while too much is queued, until this is cancelled."""
+        while True:
+            clients.hold(await asyncio.to_thread(self._queued) > MOST_QUEUED)
+            await asyncio.sleep(LOOK_S)
+
+    def _queued(self) -> int:
+        try:
+            with closing(sqlite3.connect(f"file:{self._state / 'backchannel.db'}?mode=ro", uri=True)) as database:
+                (count,) = database.execute("SELECT count(*) FROM runs WHERE state = 'queued'").fetchone()
+        except sqlite3.OperationalError:  # it is only being made, or a process that was killed left it to be mended
+            return 0
+        return int(count)
 
     async def _finish(self, platforms: Platforms, telegram: Telegram) -> None:
         """Let a last process do what is left; it comes when those that were set aside are due."""
