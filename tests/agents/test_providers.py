@@ -671,6 +671,26 @@ def test_importing_the_registry_imports_no_provider_layer() -> None:
     assert shown.stdout.strip() == "light"
 
 
+def test_a_client_is_opened_with_all_that_its_first_request_needs() -> None:
+    """What is not loaded then is imported on the event loop, and holds everybody."""
+    code = (
+        "import asyncio, sys\n"
+        "from backchannel.agents.endpoints import Endpoint\n"
+        "from backchannel.agents.sdks import open_http\n"
+        "async def ask(http):\n"
+        "    known = set(sys.modules)\n"
+        "    try:\n"
+        "        await http.get('http://127.0.0.1:9')\n"
+        "    except Exception:\n"
+        "        pass\n"
+        "    loaded = {name.partition('.')[0] for name in set(sys.modules) - known}\n"
+        "    print(loaded & {'anyio', 'httpcore2', 'h11', 'ssl'})\n"
+        "asyncio.run(ask(open_http(Endpoint('acme', 'openai-compatible', 'http://127.0.0.1:9'))))\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"
+
+
 async def test_a_reply_with_too_many_calls_is_refused_before_it_has_ended(
     stub: StubProvider, model: ProviderModel
 ) -> None:

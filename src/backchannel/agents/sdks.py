@@ -6,6 +6,8 @@ are off.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from backchannel.agents.endpoints import ANTHROPIC_WIRES, OPENAI_WIRES, Endpoint
@@ -52,6 +54,8 @@ def open_http(endpoint: Endpoint, transport: httpx2.AsyncBaseTransport | None = 
         limits = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
         transport = httpx2.AsyncHTTPTransport(limits=limits)
     client = create_async_httpx2_client(transport=transport)
+    with suppress(ImportError):  # else anyio loads it at the first request, on the event loop, for 20 ms
+        import_module("anyio._backends._asyncio")
     if endpoint.api_key is None:
         # The SDKs insist on a key, or take one from the environment that is meant for another service.
         client.event_hooks["request"].append(_drop_credentials)
