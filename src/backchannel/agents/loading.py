@@ -18,6 +18,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _one_at_a_time = threading.Lock()
+_is_frozen = threading.Event()
 
 
 async def load(work: Callable[[], T]) -> T:
@@ -48,13 +49,23 @@ async def load(work: Callable[[], T]) -> T:
     return await outcome
 
 
-def _freeze_loaded() -> None:
-    """Take what was loaded out of the garbage collection, if that is done with all that a start makes.
+def freeze_start() -> None:
+    """Exclude the objects of a start from garbage collection, and from then on those of each library that is loaded.
 
-    The hundred thousands of objects of a library live as long as the process. Looking through them holds the loop for a
-    third of a second, whenever somebody sends a message of many parts.
+    They live as long as the process. Each collection over them would block the loop for a tenth of a second. The
+    garbage collection of a program that embeds a gateway is its own.
     """
-    if gc.get_freeze_count():  # a served gateway; the garbage collection of an embedding program is its own
+    _is_frozen.set()
+    gc.freeze()  # without a collection first, which would hold the loop itself
+
+
+def _freeze_loaded() -> None:
+    """Exclude what was loaded too: hundred thousands of objects.
+
+    Looking through them holds the loop for a third of a second, whenever somebody sends a message of many parts. To ask
+    `gc` whether anything is frozen counts all of it, for 20 ms.
+    """
+    if _is_frozen.is_set():
         gc.freeze()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import os
 import signal
 import socket
@@ -22,6 +21,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 
+from backchannel.agents.loading import freeze_start
 from backchannel.config.schema_doors import GatewaySettings
 from backchannel.errors import StartupError
 from backchannel.gateway.app import Gateway
@@ -218,16 +218,8 @@ async def serve(gateway: Gateway, on_ready: Callable[[ListeningServer, OperatorT
         check_start(gateway)
         async with gateway, _listening(gateway) as (place, token):
             on_ready(place, token)
-            _freeze()
+            freeze_start()
             await _until_stopped(gateway, stop)
-
-
-def _freeze() -> None:
-    """Exclude the objects of the start from garbage collection.
-
-    They live as long as the process. Each collection over them would block the loop for a tenth of a second.
-    """
-    gc.freeze()  # without a collection first, which would hold the loop itself
 
 
 def check_start(gateway: Gateway) -> None:
