@@ -261,7 +261,7 @@ class Conversations(Service):
                 steps[i], sizes = await self._pictures.loaded(step)
                 kept.picture_sizes += sizes
             is_long = _FOLDED_AT_ONCE + 1
-        await _beside(is_long, partial(kept.keep, steps, encoder))
+        await _beside(is_long, partial(_keep, kept, steps, encoder))
         return kept, conversation
 
     async def _own_lines(self, active: ActiveRun, kept: KeptConversation) -> list[Line]:
@@ -324,6 +324,11 @@ def _next_cut(setup: RunSetup, view: _View, now: int) -> Cut | None:
     if view.tokens > marks.hard or not view.kept.is_whole:
         return leave_out(view.conversation, view.cut, max(marks.rest - view.prompt.tokens, MIN_BUDGET))
     return None
+
+
+def _keep(kept: KeptConversation, steps: list[list[Message]], encoder: MessageEncoder | None) -> None:
+    kept.keep(steps, encoder)
+    steps.clear()  # here, in the thread of a long conversation: to free its messages takes milliseconds
 
 
 async def _beside(count: int, work: Callable[[], T]) -> T:
