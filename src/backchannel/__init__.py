@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from backchannel.core.delivery.channels import IncomingFile as IncomingFile
     from backchannel.core.delivery.channels import OutboundPart as OutboundPart
     from backchannel.core.delivery.channels import Sent as Sent
+    from backchannel.core.delivery.outgoing import PartProof as PartProof
     from backchannel.core.keys import ChatType as ChatType
     from backchannel.core.settings import SettingIssue as SettingIssue
     from backchannel.core.settings import secret as secret
@@ -70,6 +71,7 @@ _HOMES = {
     "InboundTaker": "backchannel.core.delivery.channels",
     "IncomingFile": "backchannel.core.delivery.channels",
     "OutboundPart": "backchannel.core.delivery.channels",
+    "PartProof": "backchannel.core.delivery.outgoing",
     "RunFailed": "backchannel.gateway.app",
     "ScriptedModel": "backchannel.agents.scripted",
     "Sent": "backchannel.core.delivery.channels",

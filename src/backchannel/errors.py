@@ -27,8 +27,8 @@ facts for programs. Messages say what came and what would work.
         └── ConfigError, StateFolderInUse, DatabaseUnusable
 
 `RunFailed` (a run that a Python program waited for, in `gateway/app.py`) and the errors of the command line (in `cli/`)
-derive from `GatewayError` too. `FenceLost`, `StopRequested`, `ChatMovedMeanwhile` and `OwnPostUnderway` never
-reach a caller.
+derive from `GatewayError` too. `FenceLost`, `StopRequested`, `ChatMovedMeanwhile`, `OwnPostUnderway` and
+`PartUnderway` never reach a caller.
 """
 
 from __future__ import annotations
@@ -400,6 +400,10 @@ class ChatMovedMeanwhile(Exception):
 
 class OwnPostUnderway(Exception):
     """A post may be the gateway's own: the platform has not returned its id yet. Internal: it is checked again soon."""
+
+
+class PartUnderway(Exception):
+    """A proof names an unknown message while something is being sent. Internal: it is looked up again soon."""
 
 
 class StopRequested(Exception):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
+from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.delivery.channels import (
     Channel,
     ChannelHealth,
-    Channels,
     ChannelSettings,
     InboundEvent,
     InboundTaker,

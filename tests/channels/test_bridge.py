@@ -13,7 +13,7 @@ import pytest
 from backchannel.channels.bridge.channel import Bridge
 from backchannel.channels.bridge.settings import BridgeSettings
 from backchannel.core.delivery.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
-from backchannel.core.delivery.delivery import MAX_RETRY_TIME_MS, Tries, after_attempt
+from backchannel.core.delivery.delivery import MAX_RETRY_TIME_MS, AttemptRules, Tries, after_attempt
 from backchannel.runtime.clocks import SystemClock
 from tests.support.far_end import SECRET, FarEnd, Fault, Told
 from tests.support.servers import Break, Hang
@@ -109,7 +109,7 @@ async def test_a_429_backs_off_by_its_own_rule_whatever_it_asks_for(told: str) -
         far_end.then(Fault(429, headers={"Retry-After": told}))
         with pytest.raises(ChannelBusy) as busy:
             await bridge.send(PART)
-    attempted = after_attempt(busy.value, Tries(3), takes_key=True)
+    attempted = after_attempt(busy.value, Tries(3), AttemptRules(takes_key=True))
     assert attempted.wait_ms is not None
     assert 4_000 <= attempted.wait_ms <= MAX_RETRY_TIME_MS
 

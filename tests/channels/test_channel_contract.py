@@ -85,12 +85,41 @@ async def test_a_busy_platform_is_tried_again_when_it_asks_for_that(world: Platf
     assert 30 in [round(slept) for slept in clock.slept]
 
 
-async def test_silence_is_asked_again_by_key_or_stays_a_doubt(world: PlatformWorld, tmp_path: Path) -> None:
+async def test_silence_is_asked_again_by_key_or_by_a_question_or_stays_a_doubt(
+    world: PlatformWorld, tmp_path: Path
+) -> None:
     world.fall_silent()
     async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
-        expected = S.SENT if world.takes_key else S.UNCERTAIN
+        expected = S.SENT if world.takes_key or world.can_find else S.UNCERTAIN
         await at.becomes(expected, await at.send(world.receive()))
     assert world.texts == ["hello"]  # whichever it is, nobody reads it twice
+
+
+async def test_what_got_lost_is_sent_again_where_that_is_safe(world: PlatformWorld, tmp_path: Path) -> None:
+    world.lose()
+    async with desk(tmp_path, world.settings, *world.own, clock=StageClock()) as at:
+        is_safe = world.takes_key or world.can_find
+        await at.becomes(S.SENT if is_safe else S.UNCERTAIN, await at.send(world.receive()))
+    assert world.texts == (["hello"] if is_safe else [])
+
+
+@pytest.mark.parametrize("failed", [None, "blocked by the person"])
+async def test_what_the_platform_tells_later_settles_a_part_once(
+    world: PlatformWorld, tmp_path: Path, failed: str | None
+) -> None:
+    if not world.proves:
+        pytest.skip(f"{world.name} tells nothing of a message later")
+    clock = StageClock.held()
+    world.fall_silent()
+    async with desk(tmp_path, world.settings, *world.own, clock=clock) as at:
+        delivery_id = await at.send(world.receive())
+        await at.heard.until(lambda: at.states(delivery_id).count(S.PENDING) > 1)
+        assert await world.prove(at.gateway, f"{delivery_id}/1", failed)
+        receipt = await at.becomes(S.SENT if failed is None else S.FAILED, delivery_id)
+        assert failed is None or failed in (receipt.delivery.error or "")
+        assert not await world.prove(at.gateway, f"{delivery_id}/1"), "what is settled is not changed"
+        assert not await world.prove(at.gateway, "another/1"), "nobody sent that"
+    assert world.texts == ["hello"]
 
 
 async def test_a_limit_of_the_account_holds_every_chat_and_costs_no_attempts(

@@ -32,13 +32,14 @@ from backchannel.core.delivery.channels import (
     Sent,
 )
 from backchannel.core.delivery.delivery import Post
+from backchannel.core.delivery.outgoing import PartProof
 from backchannel.core.keys import ChatType
 from backchannel.core.sessions import Address
 from backchannel.gateway.app import Gateway
 from tests.support import telegram as telegram_api
 from tests.support.far_end import FarEnd, Fault, event, signed
 from tests.support.gateways import MAIN
-from tests.support.platform import Answer, Platform, PlatformChannel, said
+from tests.support.platform import Answer, AskedChannel, Platform, said
 from tests.support.servers import Break
 from tests.support.telegram import ANN, BOB, BOT_NAME, GROUP, TOKEN, Telegram, entity
 
@@ -53,6 +54,10 @@ class PlatformWorld(ABC):
     chat: str
     other_chat: str = "another-chat"
     takes_key: bool
+    can_find: bool = False
+    """Whether the platform can be asked for what it took."""
+    proves: bool = False
+    """Whether the platform tells later what became of a part, as `prove` does."""
     settings: dict[str, Any]
     """The channels of the configuration."""
     own: tuple[Channel, ...] = ()
@@ -81,6 +86,10 @@ class PlatformWorld(ABC):
         """Let the platform take the next part and not answer."""
 
     @abstractmethod
+    def lose(self) -> None:
+        """Let the next part get lost on its way to the platform, without an answer."""
+
+    @abstractmethod
     async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
         """Write something on the platform."""
 
@@ -107,6 +116,10 @@ class PlatformWorld(ABC):
     async def announce_move(self, gateway: Gateway, to: str) -> None:
         """Let the platform tell that the chat has another id now."""
         await gateway.inbound.taker(self.name).moved("default", self.chat, to)
+
+    async def prove(self, gateway: Gateway, key: str, failed: str | None = None) -> bool:
+        """Let the platform tell later what became of a part; returns whether a receipt has changed."""
+        raise NotImplementedError
 
     def read_drafts(self) -> list[str]:
         """List what people read of drafts, in order, edits included."""
@@ -152,7 +165,7 @@ class HeldWorld(PlatformWorld):
 
 
 class BridgeWorld(GroupWorld):
-    name, chat, takes_key = "desk", "Chat-1", True
+    name, chat, takes_key, proves = "desk", "Chat-1", True, True
     group, thread_key = "Group-1", "agent:main:desk:group:group-1:thread:T1"
 
     @classmethod
@@ -177,6 +190,15 @@ class BridgeWorld(GroupWorld):
 
     def fall_silent(self) -> None:
         self._far_end.then(Fault(500, takes=True))
+
+    def lose(self) -> None:
+        self._far_end.then(Fault(500))
+
+    async def prove(self, gateway: Gateway, key: str, failed: str | None = None) -> bool:
+        told = {"state": "sent"} if failed is None else {"state": "failed", "reason": failed}
+        body, headers = signed({"receipt": {"key": key, **told}})
+        answer: Any = await gateway.inbound.post("desk", body, headers)
+        return bool(answer.changed)
 
     async def say(self, gateway: Gateway, text: str, message_id: str) -> None:
         body, headers = signed(event(text=text, messageId=message_id))
@@ -222,7 +244,7 @@ class MoodyPigeons(PigeonChannel):  # type: ignore[misc]  # an example, loaded b
 
     async def send(self, part: OutboundPart) -> Sent:
         error = self.errors.popleft() if self.errors else None
-        if error is None or isinstance(error, ChannelSilent):
+        if error is None or (isinstance(error, ChannelSilent) and error.reason != "lost"):
             self.taken.append(part)
         if error is not None:
             raise error
@@ -250,6 +272,9 @@ class PigeonWorld(GroupWorld, HeldWorld):
 
     def fall_silent(self) -> None:
         self._channel.errors.append(ChannelSilent("no answer"))
+
+    def lose(self) -> None:
+        self._channel.errors.append(ChannelSilent("lost"))
 
     def be_busy_for_all(self, retry_after_s: float) -> None:
         self._channel.errors.append(ChannelBusy("flood", retry_after_s, is_account_wide=True))
@@ -291,13 +316,13 @@ class PigeonWorld(GroupWorld, HeldWorld):
 
 
 class StreamingWorld(PlatformWorld):
-    """A platform on which replies grow."""
+    """A platform on which replies grow, and which can be asked for what it took."""
 
-    name, chat, takes_key = "chat", "C", False
+    name, chat, takes_key, can_find, proves = "chat", "C", False, True, True
 
     def __init__(self) -> None:
         self.platform = Platform()
-        self.settings, self.own = {}, (PlatformChannel(self.platform),)
+        self.settings, self.own = {}, (AskedChannel(self.platform),)
 
     @property
     def texts(self) -> list[str]:
@@ -311,6 +336,12 @@ class StreamingWorld(PlatformWorld):
 
     def fall_silent(self) -> None:
         self.platform.then(Answer(ChannelSilent("no answer"), takes=True))
+
+    def lose(self) -> None:
+        self.platform.then(Answer(ChannelSilent("no answer")))
+
+    async def prove(self, gateway: Gateway, key: str, failed: str | None = None) -> bool:
+        return await gateway.inbound.taker(self.name).proved(PartProof(key=key, failed=failed))
 
     def be_busy_for_all(self, retry_after_s: float) -> None:
         self.platform.then(Answer(ChannelBusy("flood", retry_after_s, is_account_wide=True)))
@@ -357,6 +388,9 @@ class TelegramWorld(GroupWorld, HeldWorld):
 
     def fall_silent(self) -> None:
         self._telegram.then("sendMessage", Break(takes=True))
+
+    def lose(self) -> None:
+        self._telegram.then("sendMessage", Break(takes=False))
 
     def be_busy_for_all(self, retry_after_s: float) -> None:
         pytest.skip("Telegram does not say that it means all; a second chat shows it, in telegram/test_telegram.py")

@@ -14,6 +14,7 @@ from backchannel.core.delivery.channels import ChannelBusy, ChannelError, Channe
 from backchannel.core.delivery.delivery import (
     MAX_ATTEMPTS,
     MAX_RETRY_TIME_MS,
+    AttemptRules,
     Delivery,
     DeliveryAction,
     DeliveryLane,
@@ -23,7 +24,9 @@ from backchannel.core.delivery.delivery import (
     act,
     after_attempt,
     after_crash,
+    draft_key,
     make_parts,
+    parse_part_key,
     part_key,
     retry_wait,
     state_of,
@@ -79,6 +82,8 @@ def test_each_part_has_its_own_key_counted_from_one() -> None:
     ]
     assert {part.state for part in parts} == {S.PENDING}
     assert part_key("d7", 1) == "d7/1"
+    assert parse_part_key("d7/1") == ("d7", 1) and parse_part_key(part_key("cron:a/b", 12)) == ("cron:a/b", 12)
+    assert [parse_part_key(key) for key in ("d7", "/1", "d7/", "d7/x", "d7/1234567890", draft_key("d7"))] == [None] * 6
 
 
 def test_parts_of_a_rerouted_delivery_use_no_key_again() -> None:
@@ -180,7 +185,7 @@ REFUSED, BUSY, SILENT = ChannelRefused("no such chat"), ChannelBusy("slow down",
 def test_what_the_channel_said_decides_what_becomes_of_a_part(
     answer: Sent | ChannelError, takes_key: bool, attempts: int, state: DeliveryState, wait_ms: int | None
 ) -> None:
-    attempted = after_attempt(answer, Tries(attempts), takes_key=takes_key)
+    attempted = after_attempt(answer, Tries(attempts), AttemptRules(takes_key=takes_key))
     assert attempted.state is state
     assert attempted.wait_ms == wait_ms
     if isinstance(answer, Sent):
@@ -190,28 +195,30 @@ def test_what_the_channel_said_decides_what_becomes_of_a_part(
 
 
 def test_a_part_in_doubt_is_never_sent_twice_without_a_key() -> None:
-    attempted = after_attempt(SILENT, Tries(1), takes_key=False)
+    attempted = after_attempt(SILENT, Tries(1), AttemptRules(takes_key=False))
     assert attempted.error == (
         "no answer; it is not known whether the message arrived, and sending it again could post it twice"
     )
 
 
 def test_giving_up_in_doubt_says_so() -> None:
-    silent = after_attempt(SILENT, Tries(10), takes_key=True)
+    silent = after_attempt(SILENT, Tries(10), AttemptRules(takes_key=True))
     assert silent.error is not None
     assert silent.error.startswith("given up after 10 attempts: no answer; it may have arrived all the same")
-    busy = after_attempt(BUSY, Tries(1, MAX_RETRY_TIME_MS), takes_key=True)
+    busy = after_attempt(BUSY, Tries(1, MAX_RETRY_TIME_MS), AttemptRules(takes_key=True))
     assert busy.error == "given up after 1 attempt: slow down"
 
 
 def test_a_long_reason_is_cut() -> None:
-    attempted = after_attempt(ChannelRefused("x" * 10_000), Tries(1), takes_key=True)
+    attempted = after_attempt(ChannelRefused("x" * 10_000), Tries(1), AttemptRules(takes_key=True))
     assert attempted.error is not None and len(attempted.error) == 500
 
 
 @pytest.mark.parametrize(("state", "takes_key"), list(itertools.product(S, [True, False])))
 def test_after_a_crash_only_what_was_on_its_way_is_in_doubt(state: DeliveryState, takes_key: bool) -> None:
-    attempted = after_crash(Part(delivery_id="d1", n=1, text="hello", state=state, attempts=1), takes_key=takes_key)
+    attempted = after_crash(
+        Part(delivery_id="d1", n=1, text="hello", state=state, attempts=1), rules=AttemptRules(takes_key=takes_key)
+    )
     if state is not S.SENDING:
         assert attempted is None
         return
@@ -223,7 +230,7 @@ def test_after_a_crash_only_what_was_on_its_way_is_in_doubt(state: DeliveryState
 def test_a_part_that_may_kill_the_process_waits_longer_each_time_and_is_given_up_after_an_hour_of_waits() -> None:
     part = Part(delivery_id="d1", n=1, text="hello", state=S.SENDING, attempts=1)
     waits: list[int] = []
-    while (made := after_crash(part, takes_key=True)) is not None and made.state is S.PENDING:
+    while (made := after_crash(part, AttemptRules(takes_key=True))) is not None and made.state is S.PENDING:
         waits.append(made.wait_ms or 0)
         part = msgspec.structs.replace(
             part, attempts=part.attempts + 1, crashes=part.crashes + 1, waited_ms=part.waited_ms + waits[-1]
@@ -235,7 +242,7 @@ def test_a_part_that_may_kill_the_process_waits_longer_each_time_and_is_given_up
 
 def test_an_attempt_that_ended_with_our_process_does_not_count_as_one_of_the_platform() -> None:
     part = Part(delivery_id="d1", n=1, text="hello", state=S.SENDING, attempts=MAX_ATTEMPTS + 1, crashes=MAX_ATTEMPTS)
-    assert after_attempt(SILENT, part.tries, takes_key=True).wait_ms == retry_wait(Tries(1))
+    assert after_attempt(SILENT, part.tries, AttemptRules(takes_key=True)).wait_ms == retry_wait(Tries(1))
 
 
 # Order

@@ -6,7 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from backchannel.core.delivery.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, DraftGone, Sent
-from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Tries, account_hold_ms, after_attempt
+from backchannel.core.delivery.delivery import (
+    MAX_ATTEMPTS,
+    AttemptRules,
+    DeliveryState,
+    Tries,
+    account_hold_ms,
+    after_attempt,
+)
 from backchannel.core.delivery.drafts import DraftMove, DraftState, ShownDraft, may_take_over, next_move
 from tests.core.test_delivery import delivery
 
@@ -52,20 +59,20 @@ def test_a_reply_takes_the_place_of_its_draft_only_right_behind_it_in_the_same_c
 
 
 def test_an_edit_whose_answer_is_lost_is_repeated_and_one_that_is_refused_is_posted() -> None:
-    lost = after_attempt(ChannelSilent("no answer"), Tries(1), takes_key=False, edits=True)
+    lost = after_attempt(ChannelSilent("no answer"), Tries(1), AttemptRules(edits=True))
     assert (lost.state, lost.drops_draft) == (S.PENDING, False) and lost.wait_ms
     for answer, is_left in ((ChannelRefused("no"), True), (DraftGone("gone"), False)):
-        refused = after_attempt(answer, Tries(1), takes_key=False, edits=True)
+        refused = after_attempt(answer, Tries(1), AttemptRules(edits=True))
         assert (refused.state, refused.wait_ms, refused.drops_draft) == (S.PENDING, None, True)
         assert refused.leaves_draft is is_left, "what is still there has to be removed"
-    assert after_attempt(ChannelRefused("gone"), Tries(2), takes_key=False).state is S.FAILED
+    assert after_attempt(ChannelRefused("gone"), Tries(2), AttemptRules(takes_key=False)).state is S.FAILED
 
 
 def test_a_part_for_a_chat_that_moved_is_tried_there_at_once_but_not_for_ever() -> None:
     moved = ChannelMoved("upgraded", "N")
-    assert after_attempt(moved, Tries(1), takes_key=False).state is S.PENDING
-    assert after_attempt(moved, Tries(1), takes_key=False).wait_ms is None
-    assert after_attempt(moved, Tries(MAX_ATTEMPTS), takes_key=False).state is S.FAILED
+    assert after_attempt(moved, Tries(1), AttemptRules(takes_key=False)).state is S.PENDING
+    assert after_attempt(moved, Tries(1), AttemptRules(takes_key=False)).wait_ms is None
+    assert after_attempt(moved, Tries(MAX_ATTEMPTS), AttemptRules(takes_key=False)).state is S.FAILED
 
 
 def test_only_a_limit_of_the_account_holds_the_account() -> None:

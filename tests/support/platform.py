@@ -39,6 +39,7 @@ class Seen:
     thread_id: str | None = None
     reply_to: str | None = None
     is_draft: bool = False
+    key: str = ""
 
 
 Moment = Literal["before", "taken", "answered"]
@@ -77,6 +78,10 @@ class Platform:
         """Where there is one, an answer takes as long as it."""
         self.overlaps: list[str] = []
         """Messages that were edited while another edit of them was on its way: the older may win."""
+        self.asked: list[str] = []
+        """The keys that it was asked for."""
+        self.find_errors: deque[ChannelError] = deque()
+        """How it answers the next questions for a key."""
         self._editing: set[str] = set()
         self._answers: deque[Answer | None] = deque()
         self._count = 0
@@ -141,6 +146,13 @@ class Platform:
     async def delete(self, message_id: str, to: str) -> None:
         await self._do(Call("delete", True, "", to), lambda: self.seen.pop(message_id, None))
 
+    def find(self, key: str) -> str | None:
+        """Tell the id of the message that was posted with a key."""
+        self.asked.append(key)
+        if self.find_errors:
+            raise self.find_errors.popleft()
+        return next((seen.id for seen in self.seen.values() if seen.key == key), None)
+
     def _see(self, message: Seen) -> None:
         self.seen[message.id] = message
 
@@ -183,7 +195,8 @@ class PlatformChannel(Channel):
         if part.draft_id is not None:
             await self.platform.edit(part.draft_id, part.text, is_draft=False)
             return Sent(part.draft_id)
-        return Sent(await self.platform.post(Seen("", part.to, part.text, part.thread_id, part.reply_to)))
+        made = Seen("", part.to, part.text, part.thread_id, part.reply_to, key=part.key)
+        return Sent(await self.platform.post(made))
 
     async def show_draft(self, draft: Draft) -> Sent:
         if draft.draft_id is not None:
@@ -197,6 +210,14 @@ class PlatformChannel(Channel):
 
     async def show_typing(self, to: str, account_id: str | None, thread_id: str | None) -> None:
         self.platform.show_typing(to)
+
+
+class AskedChannel(PlatformChannel):
+    """The way to a platform that can be asked for what it took."""
+
+    async def find(self, part: OutboundPart) -> Sent | None:
+        found = self.platform.find(part.key)
+        return None if found is None else Sent(found)
 
 
 class FrozenChannel(PlatformChannel):

@@ -14,15 +14,16 @@ from backchannel.channels.files import ReceivedFiles, lines_for
 from backchannel.config.adapters import thread_word_of
 from backchannel.core.caller_keys import CallerKeys
 from backchannel.core.commands.commands import Command, CommandReply
+from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.delivery.channels import (
     Channel,
-    Channels,
     InboundAnswer,
     InboundEvent,
     InboundTaker,
     IncomingFile,
     no_channel,
 )
+from backchannel.core.delivery.outgoing import PartProof
 from backchannel.core.keys import MAX_KEY_LENGTH, SessionKey
 from backchannel.core.messages import Block
 from backchannel.core.policy.inbound import (
@@ -36,13 +37,15 @@ from backchannel.core.policy.inbound import (
     left_to,
     route,
 )
-from backchannel.errors import ChatMovedMeanwhile, InvalidRequest, NotFound, OwnPostUnderway
+from backchannel.errors import ChatMovedMeanwhile, InvalidRequest, NotFound, OwnPostUnderway, PartUnderway
 from backchannel.runtime.runtime import Runtime
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
 
 _LOOK_AGAIN_S = 0.1
 """The delay before a retry while one of our own sends is in flight. Sends always finish."""
+_PROOF_TRIES = 300
+"""How often a proof is tried that names an unknown message, while something is being sent: for half a minute."""
 
 
 class Inbound:
@@ -167,3 +170,14 @@ class _Taker:
             raise InvalidRequest(f"to: expected the id of a chat, 1 to {MAX_KEY_LENGTH} characters", param="to")
         await self._parts.store.move_chat(self._channel, account_id, chat_id, to)
         self._taken()
+
+    async def proved(self, proof: PartProof) -> bool:
+        """Settle a part of ours by what the platform says of it. The same proof again changes nothing."""
+        if proof.key is None and proof.message_id is None:
+            raise InvalidRequest("a proof names a part: by its key, or by the id of its message", param="key")
+        for _ in range(_PROOF_TRIES):
+            try:
+                return await self._parts.store.prove_part(self._channel, proof)
+            except PartUnderway:  # the answer with the id of the message may be on its way
+                await self._parts.clock.sleep(_LOOK_AGAIN_S)
+        return False

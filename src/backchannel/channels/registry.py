@@ -21,11 +21,11 @@ from backchannel.config.adapters import (
     why_missing,
 )
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.delivery.channels import (
     Channel,
     ChannelBusy,
     ChannelHealth,
-    Channels,
     ChannelSettings,
     ChannelUnusable,
     InboundTaker,

@@ -10,7 +10,7 @@ from backchannel.agents.sandbox.sandboxes import Sandboxes
 from backchannel.agents.toolset import Tools
 from backchannel.channels.inbound import Inbound
 from backchannel.channels.registry import ChannelKeeper
-from backchannel.core.delivery.channels import Channels
+from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.secrets.known import KnownSecrets
 from backchannel.gateway.cache_watch import CacheWatch
 from backchannel.runtime.runtime import Runtime

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
-from backchannel.core.delivery.channels import Channel, Channels
+from backchannel.core.delivery.channel_list import Channels
+from backchannel.core.delivery.channels import Channel
 from backchannel.core.delivery.delivery import DeliveryLane
 from backchannel.core.delivery.drafts import ShownDraft
 from backchannel.core.policy.approvals import Approval

@@ -19,18 +19,25 @@ from contextlib import suppress
 import structlog
 
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.delivery.channels import (
     Channel,
     ChannelBusy,
     ChannelError,
     ChannelMoved,
     ChannelRefused,
-    Channels,
     ChannelSilent,
     Draft,
     Sent,
 )
-from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryLane, Tries, account_hold_ms, retry_wait
+from backchannel.core.delivery.delivery import (
+    MAX_ATTEMPTS,
+    DeliveryLane,
+    Tries,
+    account_hold_ms,
+    draft_key,
+    retry_wait,
+)
 from backchannel.core.delivery.drafts import DraftMove, DraftState, ShownDraft
 from backchannel.core.delivery.splitting import opening_of
 from backchannel.core.facts import ApprovalChanged, DraftChanged, RunChanged
@@ -327,6 +334,7 @@ _REMOVAL = "removal of a draft"
 
 def _outbound(draft: ShownDraft, text: str, quotes: str | None = None) -> Draft:
     return Draft(
+        key=draft_key(draft.run_id),
         to=draft.target,
         text=text,
         account_id=draft.account_id,

@@ -15,17 +15,19 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.delivery.channels import (
     Channel,
     ChannelError,
     ChannelMoved,
     ChannelRefused,
-    Channels,
     ChannelSilent,
     OutboundPart,
     Sent,
+    can_find,
 )
-from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, PartClaimed
+from backchannel.core.delivery.delivery import Delivery, DeliveryLane, DeliveryState, Part, PartClaimed
+from backchannel.core.delivery.doubts import NO_RECOURSE, DoubtStays, Recourse
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import AccountHeld, DeliveryChanged
 from backchannel.core.policy.send_policy import SendDecision
@@ -75,6 +77,18 @@ class ChannelOutlets:
     def streams(self, channel: str) -> bool:
         found = self._channels.get(channel)
         return found is not None and found.streams
+
+    def recourse(self, channel: str) -> Recourse:
+        found = self._channels.get(channel)
+        if found is None:
+            return NO_RECOURSE
+        lives_s = found.key_lives_s
+        return Recourse(
+            takes_key=found.takes_key,
+            key_lives_ms=None if lives_s is None else round(lives_s * 1000),
+            can_find=can_find(found),
+            find_after_ms=round(found.find_after_s * 1000),
+        )
 
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         return self._guard.decide_delivery(key, override, channel)
@@ -180,7 +194,7 @@ class Outbox(Service):
 
     async def recover(self) -> None:
         """Decide on what was being sent by processes that have ended."""
-        await self._store.recover_deliveries(self._takes_key)
+        await self._store.recover_deliveries()
 
     def on_held(self, fact: AccountHeld) -> None:
         """React to a commit: an account has to wait."""
@@ -239,25 +253,29 @@ class Outbox(Service):
                 # Its run may have ended only just before the claim, with a draft on its way that nobody waited for yet.
                 await self._settled(lane)
             self._store.check_lease()
-            answer = await self._send(claimed)
+            answer = await (self._find(claimed) if claimed.asks else self._send(claimed))
             self.reach.note(lane.channel, answer, self._clock.now_ms())
-            settle = partial(self._store.settle_part, claimed.part, answer, takes_key=self._takes_key(lane.channel))
-            await self._commit(lane.channel, settle)
+            await self._commit(lane.channel, partial(self._store.settle_part, claimed.part, answer))
 
     async def _send(self, claimed: PartClaimed) -> Sent | ChannelError:
+        channel = self._channels[claimed.delivery.channel or ""]
+        answer = await self._called(claimed, channel.send)
+        return ChannelSilent("the channel gave no answer") if answer is None else answer
+
+    async def _find(self, claimed: PartClaimed) -> Sent | ChannelError:
+        """Ask whether a part is there that may have arrived, and send it if it is not."""
+        answer = await self._called(claimed, self._channels[claimed.delivery.channel or ""].find)
+        if answer is None:
+            self._store.check_lease()
+            return await self._send(claimed)
+        return DoubtStays(answer) if isinstance(answer, ChannelError) else answer
+
+    async def _called(
+        self, claimed: PartClaimed, call: Callable[[OutboundPart], Awaitable[Sent | None]]
+    ) -> Sent | ChannelError | None:
         delivery, part = claimed.delivery, claimed.part
-        outbound = OutboundPart(
-            delivery_id=delivery.id,
-            key=part.key,
-            to=delivery.target or "",
-            text=part.text,
-            account_id=delivery.account_id,
-            thread_id=delivery.thread_id,
-            reply_to=delivery.quotes if part.n == 1 else None,
-            draft_id=part.draft_id,
-        )
         try:
-            return await self._channels[delivery.channel or ""].send(outbound)
+            return await call(_outbound(delivery, part))
         except ChannelError as error:
             log.info("a part was not sent", delivery=delivery.id, key=part.key, error=error.reason)
             return error
@@ -275,9 +293,18 @@ class Outbox(Service):
         self._faults.add((channel, type(error)))
         log.error(what, channel=channel, error=_words(error), exc_info=error if is_new else None)
 
-    def _takes_key(self, channel: str) -> bool:
-        found = self._channels.get(channel)
-        return found is not None and found.takes_key
+
+def _outbound(delivery: Delivery, part: Part) -> OutboundPart:
+    return OutboundPart(
+        delivery_id=delivery.id,
+        key=part.key,
+        to=delivery.target or "",
+        text=part.text,
+        account_id=delivery.account_id,
+        thread_id=delivery.thread_id,
+        reply_to=delivery.quotes if part.n == 1 else None,
+        draft_id=part.draft_id,
+    )
 
 
 def _words(error: Exception) -> str:

@@ -10,7 +10,7 @@ from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.contracts import Check, Clock, ToolSet
-from backchannel.core.delivery.channels import Channels
+from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.facts import (
     DeliveryChanged,
     Fact,

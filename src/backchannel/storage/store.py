@@ -63,6 +63,7 @@ from backchannel.storage.units import (
     inbox,
     messages,
     pairing,
+    proofs,
     recovery,
     search_index,
     sending,
@@ -220,6 +221,7 @@ class Store(ScheduleUnits):
     post = write(deliveries.post_once)
     claim_part = write(sending.claim)
     settle_part = write(sending.attempted)
+    prove_part = write(proofs.prove)
     open_draft = write(draft_units.open_)
     draft_shown = write(draft_units.shown)
     forget_draft = write(draft_units.forget)
@@ -439,10 +441,10 @@ class Store(ScheduleUnits):
 
     # Units that run only when a look finds work, so that mostly nothing is committed
 
-    async def recover_deliveries(self, takes_key: Callable[[str], bool]) -> None:
+    async def recover_deliveries(self) -> None:
         """Decide on every part whose process ended while it was being sent."""
         if await self.driver.look(sending.any_sending):
-            await self.driver.write(sending.recover, takes_key)
+            await self.driver.write(sending.recover)
 
     async def recover_drafts(self) -> list[ShownDraft]:
         """Decide on the drafts that an earlier process left, and return those that are lost."""
@@ -475,9 +477,7 @@ class Store(ScheduleUnits):
     async def rebuild_transcript(self, session_id: str) -> int:
         """Rewrite a transcript's file, also of an archived session; returns the number of its lines.
 
-        Raises:
-            Unavailable: the file cannot be written.
-            InvalidRequest: there are no transcript files here.
+        Raises: Unavailable: the file cannot be written. InvalidRequest: there are no transcript files here.
             SessionNotFound: there is no such transcript.
         """
         if self._transcripts is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from backchannel.core.delivery.doubts import NO_RECOURSE, Recourse
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme
@@ -46,6 +47,10 @@ class Outlets(Protocol):
         """True if replies are shown on this channel while they grow."""
         ...
 
+    def recourse(self, channel: str) -> Recourse:
+        """Return what a channel can do about a part that may have arrived."""
+        ...
+
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         """Decide whether a session's text may go there. `override` is the session's own policy."""
         ...
@@ -65,6 +70,9 @@ class NoOutlets:
 
     def streams(self, channel: str) -> bool:
         return False
+
+    def recourse(self, channel: str) -> Recourse:
+        return NO_RECOURSE
 
     def decide(self, key: str, override: str | None, channel: str) -> SendDecision:
         return SendDecision(True, "nothing is asked")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from backchannel.config.jobs import job_problems
 from backchannel.config.schedules import read_schedule
 from backchannel.config.schema_doors import CronJob
-from backchannel.core.delivery.channels import Channels
+from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.runs import Run
 from backchannel.core.text import quoted

@@ -23,6 +23,7 @@ from backchannel.core.delivery.channels import (
     IncomingFile,
     OutboundPart,
 )
+from backchannel.core.delivery.outgoing import PartProof
 from backchannel.errors import Unavailable
 from backchannel.gateway.condition import examine
 from backchannel.gateway.methods.channels import channel_states
@@ -45,6 +46,9 @@ class FaultyTaker:
         raise ZeroDivisionError("a bug")
 
     async def moved(self, account_id: str, chat_id: str, to: str) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def proved(self, proof: PartProof) -> bool:
         raise ZeroDivisionError("a bug")
 
 

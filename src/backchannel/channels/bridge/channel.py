@@ -9,7 +9,10 @@ Outbound, each part of a delivery is a POST to the far end's url, signed with th
 
 answered by `{"messageId": …}`. The far end remembers the keys that it has taken, so that a part may come twice. Any
 4xx says that it never takes the part, 429 that it may later; 5xx, a broken answer and none leave it unknown. Inbound
-events come the other way, as a POST to `/channels/<name>/inbound`, signed alike.
+events come the other way, as a POST to `/channels/<name>/inbound`, signed alike. So does what the far end learns later
+of a part:
+
+    {"receipt": {"state": "sent" | "failed", "key"?: …, "messageId"?: …, "accountId"?: …, "chatId"?: …, "reason"?: …}}
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import asyncio
 from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -37,10 +40,11 @@ from backchannel.core.delivery.channels import (
     OutboundPart,
     Sent,
 )
+from backchannel.core.delivery.outgoing import PartProof
 from backchannel.core.hosts import is_local_url
 from backchannel.core.policy.inbound import parse_event
 from backchannel.core.secrets.known import KnownSecrets, secrets_in
-from backchannel.errors import BadSignature
+from backchannel.errors import BadSignature, InvalidRequest
 
 if TYPE_CHECKING:
     import httpx2
@@ -68,6 +72,41 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     message_id: str | int | None = None
 
 
+class _Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What the far end says later of a part."""
+
+    state: Literal["sent", "failed"]
+    key: str | None = None
+    message_id: str | int | None = None
+    account_id: str | None = None
+    chat_id: str | None = None
+    reason: str = "it failed"
+
+    @property
+    def proof(self) -> PartProof:
+        return PartProof(
+            account_id=self.account_id,
+            key=self.key,
+            message_id=None if self.message_id is None else str(self.message_id),
+            chat_id=self.chat_id,
+            failed=None if self.state == "sent" else self.reason,
+        )
+
+
+class _Posted(msgspec.Struct, frozen=True):
+    """What the far end posts, as far as it is no event."""
+
+    receipt: _Receipt | None = None
+
+
+class ReceiptAnswer(msgspec.Struct, frozen=True):
+    """What became of a receipt that the far end posted."""
+
+    ok: bool
+    changed: bool
+    """Whether a receipt of ours has changed."""
+
+
 class Bridge(Channel):
     """The way to one far end."""
 
@@ -87,17 +126,21 @@ class Bridge(Channel):
         self._making = asyncio.Lock()
         self._hide = KnownSecrets(secrets_in(settings)).hide
 
-    async def post(self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker) -> InboundAnswer:
-        """Take an event that the far end has signed.
+    async def post(
+        self, body: bytes, headers: Mapping[str, str], inbound: InboundTaker
+    ) -> InboundAnswer | ReceiptAnswer:
+        """Take an event or a receipt that the far end has signed.
 
         Raises:
             BadSignature: the body is not signed with the channel's secret.
-            InvalidRequest: it is no event.
+            InvalidRequest: it is neither.
         """
         signature = headers.get(SIGNATURE)
         if not is_signed(self.settings.secret, body, signature):
             message = f"{SIGNATURE}: it does not fit this body (sha256=<HMAC of the body, in hex>)"
             raise BadSignature(message, signature=signature or "")
+        if (receipt := _receipt_in(body)) is not None:
+            return ReceiptAnswer(ok=True, changed=await inbound.proved(receipt.proof))
         return await inbound(parse_event(body))
 
     async def close(self) -> None:
@@ -193,6 +236,21 @@ class Bridge(Channel):
     @property
     def _where(self) -> str:
         return f"the far end of {self.name}"
+
+
+def _receipt_in(body: bytes) -> _Receipt | None:
+    """Read a receipt; None if there is none in the body.
+
+    Raises:
+        InvalidRequest: there is one, and it cannot be read.
+    """
+    if b'"receipt"' not in body:
+        return None
+    try:
+        return msgspec.json.decode(body, type=_Posted).receipt
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        names = ", ".join(_Receipt.__struct_encode_fields__)
+        raise InvalidRequest(f"not a receipt: {error} (its fields are {names})") from error
 
 
 async def _start_of(answer: httpx2.Response) -> bytes:

@@ -9,30 +9,32 @@ part of a delivery in one of five ways. The receipt depends on the answer:
 - `ChannelMoved`: the platform did not take it, and the chat has another id now.
 - `ChannelSilent`: nobody knows. In doubt, use this one. A wrong `ChannelBusy` may post a message twice.
 
-`core/delivery/delivery.py` decides what follows.
+`core/delivery/delivery.py` decides what follows. Three abilities of a channel settle a doubt, and the first one that it
+has is used: the platform takes keys (`takes_key`, perhaps only for a while: `key_lives_s`); it can be asked (`find`); a
+later event proves what happened (`InboundTaker.proved`). `core/delivery/doubts.py` has the rules.
 
 People's messages are handed in as `InboundEvent`s, by `run` or by `post`, and their files as `IncomingFile`s.
-`Channels` is the one list of the channels. `ChannelSettings` is what all of them share in the configuration.
+`ChannelSettings` is what all of them share in the configuration.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from backchannel.core.delivery.outgoing import PartProof
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey, ThreadWord
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.settings import AtLeastOne, Settings, setting
 from backchannel.core.supervision import ServiceHealth
 from backchannel.core.text import quoted
-from backchannel.errors import NotFound, UnknownChannel
+from backchannel.errors import NotFound
 
 DEFAULT_ACCOUNT = "default"
 """The account of a channel that has only one."""
@@ -71,7 +73,10 @@ class OutboundPart(msgspec.Struct, frozen=True, kw_only=True):
 
     delivery_id: str
     key: str
-    """Its idempotency key, the same however often it is sent."""
+    """Its idempotency key, the same however often it is sent. It is made of the delivery, the part and the purpose.
+
+    A platform that takes only short keys gets a hash of it.
+    """
     to: str
     """The chat, as the channel wrote it."""
     text: str
@@ -86,6 +91,8 @@ class OutboundPart(msgspec.Struct, frozen=True, kw_only=True):
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """A reply as far as it is written, to be shown while it grows."""
 
+    key: str = ""
+    """The idempotency key of its first post. No part of a delivery has the same."""
     to: str
     """The chat, as the channel wrote it."""
     text: str
@@ -253,6 +260,16 @@ class InboundTaker(Protocol):
         """
         ...
 
+    def proved(self, proof: PartProof) -> Awaitable[bool]:
+        """Take the news that a part of ours was posted, or was not: an echo, a status of the platform.
+
+        It may come before `send` has its answer, late, or several times. Returns whether a receipt has changed.
+
+        Raises:
+            Unavailable: nothing was taken, and it may be handed in again.
+        """
+        ...
+
 
 class ChannelHealth(ServiceHealth, frozen=True, kw_only=True):
     """The state of a channel."""
@@ -271,7 +288,11 @@ class Channel(ABC):
     max_text_length: int = 4000
     """How long one message may be, by `text_length`; longer texts are sent in parts."""
     takes_key: bool = False
-    """Whether a part may safely be sent twice: the platform knows its key, or `send` first asks for it."""
+    """Whether a part may safely be sent twice: the platform knows its key."""
+    key_lives_s: float | None = None
+    """How long the platform remembers a key, with a margin; None: for ever. After that time it is asked by `find`."""
+    find_after_s: float = 1.0
+    """How long after a send the platform surely shows what it took: `find` is not asked before."""
     takes_posts: bool = False
     """Whether the platform posts to `/channels/<name>/inbound`; then there is a `post`."""
     streams: bool = False
@@ -297,6 +318,18 @@ class Channel(ABC):
             ChannelMoved: it did not take the part, because the chat has another id.
             ChannelSilent: it is not known whether it took the part.
         """
+
+    def find(self, part: OutboundPart) -> Awaitable[Sent | None]:
+        """Ask the platform whether a part is there that was sent without an answer.
+
+        `Sent` says that it is there. None says that it surely is not and will not come: the part is sent again. A
+        channel without this method cannot be asked.
+
+        Raises:
+            ChannelBusy, ChannelSilent: it cannot be asked now. It is asked again later, a few times.
+            ChannelRefused: it cannot tell. The part is `uncertain`.
+        """
+        raise NotImplementedError(f"the channel {self.name!r} cannot be asked")
 
     def show_draft(self, draft: Draft) -> Awaitable[Sent]:
         """Post a draft, or edit the message that shows it; the answer has the platform's id of that message.
@@ -377,6 +410,11 @@ def has_connection(channel: Channel) -> bool:
     return type(channel).run is not Channel.run
 
 
+def can_find(channel: Channel) -> bool:
+    """Whether a channel can be asked for what it may have sent: it has a `find` of its own."""
+    return type(channel).find is not Channel.find
+
+
 def no_channel(name: str, there: Iterable[str] | None = None, hint: str = "") -> str:
     """Say that no channel has a name, and which `there` are; None: that is not for the reader."""
     listed = "" if there is None else f" ({hint}there are: {', '.join(there) or 'none'})"
@@ -390,48 +428,3 @@ def channel_name_problem(name: str) -> str | None:
     if name in _RESERVED or SessionKey.parse(f"agent:main:{name}:group:1").channel != name:
         return "this word has a meaning of its own; give the channel another name"
     return None
-
-
-class Channels(Mapping[str, Channel]):
-    """The channels of a gateway, by name."""
-
-    def __init__(self) -> None:
-        self._channels: dict[str, Channel] = {}
-
-    def __getitem__(self, name: str) -> Channel:
-        return self._channels[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._channels))
-
-    def __len__(self) -> int:
-        return len(self._channels)
-
-    def add(self, channel: Channel) -> None:
-        """Add a channel; one that has the same name is replaced.
-
-        Raises:
-            ValueError: it cannot have this name.
-        """
-        if problem := channel_name_problem(channel.name):
-            raise ValueError(f"{channel.name[:64]!r}: {problem}")
-        self._channels[channel.name] = channel
-
-    def check(self, name: str, *, with_webchat: bool = False) -> None:
-        """Refuse a name that no channel has.
-
-        Raises:
-            UnknownChannel: the message lists those there are.
-        """
-        if name in self._channels or (with_webchat and name == WEBCHAT.channel):
-            return
-        there = [WEBCHAT.channel, *self] if with_webchat else list(self)
-        hint = "chat.inject writes to webchat; " if name == WEBCHAT.channel else ""
-        raise UnknownChannel(no_channel(name, there, hint), channel=name[:64])
-
-    def text_limit(self, name: str) -> int | None:
-        """How long a message on a channel may be; None if there is no such channel."""
-        if name == WEBCHAT.channel:
-            return sys.maxsize  # it shows the transcript, where a message is never split
-        channel = self._channels.get(name)
-        return None if channel is None else channel.max_text_length

@@ -55,6 +55,8 @@ CRASHES_BEFORE_WAITING = 3
 _MAY_HAVE_ARRIVED = "; it may have arrived all the same, and a retry does not post it twice"
 _BACKOFF = Backoff(1.0, 60.0)
 _ERROR_LIMIT = 500
+_IN_DOUBT = "it is not known whether the message arrived, and sending it again could post it twice"
+_LONGEST_NUMBER = 10
 _LONGEST_ID = 64  # clients choose ids, and a chat is no place for long ones
 _NAME_LIMIT = 64
 _ARGUMENTS_LIMIT = 160
@@ -162,6 +164,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What its receipt says of it, also once it is sent."""
     crashes: int = 0
     """How many of its attempts ended with the process that made them."""
+    doubt_at: int | None = None
+    """When it was first sent without an answer. Absent: every attempt was answered."""
 
     @property
     def key(self) -> str:
@@ -174,8 +178,24 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 def part_key(delivery_id: str, n: int) -> str:
-    """Make the idempotency key of a delivery's n-th part, counted from 1."""
+    """Make the idempotency key of a delivery's n-th part, counted from 1.
+
+    A delivery has one purpose, and an id of its own: the notice that stands for a reply is another delivery. A text
+    that is sent elsewhere gets new numbers.
+    """
     return f"{delivery_id}/{n}"
+
+
+def parse_part_key(key: str) -> tuple[str, int] | None:
+    """Read the delivery and the number out of a key; None if it is no key of a part."""
+    delivery_id, slash, n = key.rpartition("/")
+    is_key = bool(delivery_id and slash) and n.isascii() and n.isdecimal() and len(n) < _LONGEST_NUMBER
+    return (delivery_id, int(n)) if is_key else None
+
+
+def draft_key(run_id: str) -> str:
+    """Make the idempotency key of the post that first shows a run's reply. It is never that of a part."""
+    return f"{run_id}/draft"
 
 
 def make_parts(delivery_id: str, text: str, limit: int, measure: Measure = len, *, after: int = 0) -> list[Part]:
@@ -209,6 +229,8 @@ class PartAttempted(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the draft that it edits no more is still in its chat, and has to be removed."""
     is_crash: bool = False
     """Whether the process ended during the attempt, which then does not count."""
+    doubts: bool = False
+    """Whether it is not known what the platform did with this attempt."""
 
 
 def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
@@ -223,7 +245,24 @@ def retry_wait(tries: Tries, retry_after_s: float | None = None) -> int | None:
     return min(max(delay, _asked_delay_ms(retry_after_s)), left)
 
 
-def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool, edits: bool = False) -> PartAttempted:
+class AttemptRules(NamedTuple):
+    """What may be done after an attempt without an answer."""
+
+    takes_key: bool = False
+    """Whether the platform still knows the part's key."""
+    ask_after_ms: int | None = None
+    """When the platform can be asked for the part; None: it cannot."""
+    edits: bool = False
+    """Whether the part takes the place of a draft."""
+    is_in_doubt: bool = False
+    """Whether an earlier attempt had no answer."""
+
+    @property
+    def may_repeat(self) -> bool:
+        return self.takes_key or self.edits
+
+
+def after_attempt(answer: Sent | ChannelError, tries: Tries, rules: AttemptRules) -> PartAttempted:
     """Decide the next state of a part, from the channel's answer or error.
 
     A part that `edits` a draft may be repeated, as on a channel that takes keys. If the platform refuses the edit, the
@@ -232,23 +271,48 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, *, takes_key: bool,
     if isinstance(answer, Sent):
         return PartAttempted(state=DeliveryState.SENT, message_id=answer.message_id)
     reason = cut(answer.reason, _ERROR_LIMIT)
-    if isinstance(answer, ChannelRefused) and edits:
+    if isinstance(answer, ChannelRefused) and rules.edits:
         is_left = not isinstance(answer, DraftGone)
         return PartAttempted(state=DeliveryState.PENDING, error=reason, drops_draft=True, leaves_draft=is_left)
     if isinstance(answer, ChannelRefused):
         return PartAttempted(state=DeliveryState.FAILED, error=reason)
     if isinstance(answer, ChannelMoved) and tries.attempts < MAX_ATTEMPTS:
         return PartAttempted(state=DeliveryState.PENDING, error=reason)
-    is_busy = isinstance(answer, ChannelBusy | ChannelMoved)
-    if not (is_busy or takes_key or edits):
-        why = "it is not known whether the message arrived, and sending it again could post it twice"
-        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {why}")
+    if isinstance(answer, ChannelBusy | ChannelMoved):
+        return _after_busy(answer, reason, tries, rules)
+    return _after_silence(reason, tries, rules)
+
+
+def _after_busy(answer: ChannelError, reason: str, tries: Tries, rules: AttemptRules) -> PartAttempted:
     wait_ms = retry_wait(tries, answer.retry_after_s if isinstance(answer, ChannelBusy) else None)
     if wait_ms is not None:
         return PartAttempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason)
-    doubt = "" if is_busy else _MAY_HAVE_ARRIVED
-    error = f"given up after {_count(tries.attempts)}: {reason}{doubt}"
-    return PartAttempted(state=DeliveryState.FAILED, error=error)
+    given_up = f"given up after {_count(tries.attempts)}: {reason}"
+    if rules.is_in_doubt and not rules.may_repeat:
+        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{given_up}; {_IN_DOUBT}")
+    return PartAttempted(state=DeliveryState.FAILED, error=given_up)
+
+
+def _after_silence(reason: str, tries: Tries, rules: AttemptRules) -> PartAttempted:
+    if not rules.may_repeat and rules.ask_after_ms is None:
+        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {_IN_DOUBT}", doubts=True)
+    wait_ms = retry_wait(tries)
+    if wait_ms is not None:
+        wait_ms = wait_ms if rules.may_repeat else max(wait_ms, rules.ask_after_ms or 0)
+        return PartAttempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason, doubts=True)
+    given_up = f"given up after {_count(tries.attempts)}: {reason}"
+    if not rules.may_repeat:
+        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{given_up}; {_IN_DOUBT}", doubts=True)
+    return PartAttempted(state=DeliveryState.FAILED, error=f"{given_up}{_MAY_HAVE_ARRIVED}", doubts=True)
+
+
+def after_question(reason: str, tries: Tries, *, is_final: bool, retry_after_s: float | None) -> PartAttempted:
+    """Decide the next state of a part for which the platform was asked in vain; it is not sent meanwhile."""
+    wait_ms = None if is_final else retry_wait(tries, retry_after_s)
+    reason = cut(reason, _ERROR_LIMIT)
+    if wait_ms is None:
+        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{reason}; {_IN_DOUBT}")
+    return PartAttempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=reason)
 
 
 def account_hold_ms(answer: Sent | ChannelError) -> int | None:
@@ -258,7 +322,7 @@ def account_hold_ms(answer: Sent | ChannelError) -> int | None:
     return max(round(_BACKOFF.first_s * 1000), _asked_delay_ms(answer.retry_after_s))
 
 
-def after_crash(part: Part, *, takes_key: bool) -> PartAttempted | None:
+def after_crash(part: Part, rules: AttemptRules) -> PartAttempted | None:
     """Decide the next state of a part whose process died; None leaves it unchanged.
 
     The platform refused nothing, so the attempt does not count. But the part may be the cause of the crashes. After
@@ -267,18 +331,23 @@ def after_crash(part: Part, *, takes_key: bool) -> PartAttempted | None:
     if part.state is not DeliveryState.SENDING:
         return None
     stopped = "the gateway stopped while the message was being sent"
-    if not takes_key:
-        doubt = "it is not known whether it arrived, and sending it again could post it twice"
-        return PartAttempted(state=DeliveryState.UNCERTAIN, error=f"{stopped}; {doubt}", is_crash=True)
+    if not rules.may_repeat and rules.ask_after_ms is None:
+        return _crashed(DeliveryState.UNCERTAIN, f"{stopped}; {_IN_DOUBT}")
     crashes, left_ms = part.crashes + 1, MAX_RETRY_TIME_MS - part.waited_ms
+    least_ms = 0 if rules.may_repeat else rules.ask_after_ms or 0
     if crashes < CRASHES_BEFORE_WAITING:
-        return PartAttempted(state=DeliveryState.PENDING, error=stopped, is_crash=True)
+        return _crashed(DeliveryState.PENDING, stopped, least_ms or None)
     if left_ms <= 0:
-        error = f"given up after {_count(part.attempts)}: {stopped}{_MAY_HAVE_ARRIVED}"
-        return PartAttempted(state=DeliveryState.FAILED, error=error, is_crash=True)
+        given_up = f"given up after {_count(part.attempts)}: {stopped}"
+        if rules.may_repeat:
+            return _crashed(DeliveryState.FAILED, f"{given_up}{_MAY_HAVE_ARRIVED}")
+        return _crashed(DeliveryState.UNCERTAIN, f"{given_up}; {_IN_DOUBT}")
     pause_s = _BACKOFF.pause_s(crashes - CRASHES_BEFORE_WAITING + 1)
-    wait_ms = min(round(pause_s * 1000), left_ms)
-    return PartAttempted(state=DeliveryState.PENDING, wait_ms=wait_ms, error=stopped, is_crash=True)
+    return _crashed(DeliveryState.PENDING, stopped, min(max(round(pause_s * 1000), least_ms), left_ms))
+
+
+def _crashed(state: DeliveryState, error: str, wait_ms: int | None = None) -> PartAttempted:
+    return PartAttempted(state=state, error=error, wait_ms=wait_ms, is_crash=True, doubts=True)
 
 
 class DeliveryAction(StrEnum):
@@ -402,3 +471,5 @@ class PartClaimed(msgspec.Struct, frozen=True):
 
     delivery: Delivery
     part: Part
+    asks: bool = False
+    """Whether the platform is asked first: it may have the part already."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from backchannel.agents.registry import Agents
 from backchannel.core.cluster.members import TIMERS_DUTY, GatewaySeen, channel_duty
-from backchannel.core.delivery.channels import Channel, Channels, has_connection
+from backchannel.core.delivery.channel_list import Channels
+from backchannel.core.delivery.channels import Channel, has_connection
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.store import Store
 

@@ -15,7 +15,8 @@ from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
 from backchannel.core.cluster.echoes import Topic, end_word, run_topic
 from backchannel.core.contracts import Clock
-from backchannel.core.delivery.channels import Channels, has_connection
+from backchannel.core.delivery.channel_list import Channels
+from backchannel.core.delivery.channels import has_connection
 from backchannel.core.facts import (
     AccountHeld,
     ApprovalChanged,

@@ -295,7 +295,7 @@ def retry(tx: Tx, delivery_id: str) -> Receipt:
         "WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')",
         delivery_id,
     )
-    return _back_in_line(tx, delivery)
+    return back_in_line(tx, delivery)
 
 
 def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
@@ -341,7 +341,7 @@ def confirm(tx: Tx, delivery_id: str) -> Receipt:
         delivery_id,
     )
     if any(part.state is DeliveryState.PENDING for part in parts_of(tx, delivery_id)):
-        return _back_in_line(tx, delivery)
+        return back_in_line(tx, delivery)
     sent = update(tx, delivery_id, state=DeliveryState.SENT.value, due_at=None, error=CONFIRMED, updated_at=tx.now)
     return Receipt(sent, parts_of(tx, delivery_id))
 
@@ -350,7 +350,8 @@ def _act(tx: Tx, action: DeliveryAction, delivery: Delivery) -> None:
     act(action, delivery, has_channel=delivery.channel is None or tx.outlets.limit(delivery.channel) is not None)
 
 
-def _back_in_line(tx: Tx, delivery: Delivery) -> Receipt:
+def back_in_line(tx: Tx, delivery: Delivery) -> Receipt:
+    """Queue what is left of a delivery behind all that waits for its chat."""
     place = lines.take_place(tx, delivery.channel, delivery.account_id, delivery.target, delivery.thread_id)
     pending = DeliveryState.PENDING.value
     changed = update(tx, delivery.id, position=place, state=pending, due_at=None, error=None, updated_at=tx.now)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from msgspec.structs import replace
 
 from backchannel.core.delivery.channels import ChannelError, ChannelMoved, ChannelRefused, Sent, no_channel
 from backchannel.core.delivery.delivery import (
+    AttemptRules,
     Delivery,
     DeliveryLane,
     DeliveryState,
@@ -15,8 +16,10 @@ from backchannel.core.delivery.delivery import (
     account_hold_ms,
     after_attempt,
     after_crash,
+    after_question,
     state_of,
 )
+from backchannel.core.delivery.doubts import DoubtMove, DoubtStays
 from backchannel.core.delivery.drafts import LEFT_BEHIND, DraftBefore
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
@@ -48,12 +51,29 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
             claimed = _begin(tx, head, before)
             if lane.channel == WEBCHAT.channel:
                 # The message is in the transcript, and this commit becomes a `chat` event: nothing else is sent.
-                _write(tx, claimed.part, PartAttempted(state=DeliveryState.SENT))
+                write(tx, claimed.part, PartAttempted(state=DeliveryState.SENT))
             elif (doubt := before.doubt(claimed.part.text)) is not None:
-                _write(tx, claimed.part, PartAttempted(state=DeliveryState.UNCERTAIN, error=doubt))
+                write(tx, claimed.part, PartAttempted(state=DeliveryState.UNCERTAIN, error=doubt))
+            elif (move := _doubt_move(tx, claimed)) is DoubtMove.STOP:
+                _give_up(tx, claimed.part)
             else:
-                return claimed
+                return replace(claimed, asks=move is DoubtMove.ASK)
     return None
+
+
+def _doubt_move(tx: Tx, claimed: PartClaimed) -> DoubtMove:
+    """Decide how a part is tried again whose earlier attempt had no answer. A person's retry is sent in any case."""
+    part = claimed.part
+    if part.doubt_at is None or part.draft_id is not None:
+        return DoubtMove.SEND
+    move = tx.outlets.recourse(claimed.delivery.channel or "").move(tx.now - part.doubt_at)
+    return DoubtMove.SEND if move is DoubtMove.STOP and part.attempts == 1 else move
+
+
+def _give_up(tx: Tx, part: Part) -> None:
+    """Settle a part whose key the platform has forgotten by now."""
+    error = "the answer to it was lost, and by now the platform does not know its key any more"
+    write(tx, part, after_question(error, part.tries, is_final=True, retry_after_s=None))
 
 
 def _has_parts(tx: Tx, delivery_id: str) -> bool:
@@ -94,25 +114,51 @@ def _fail(tx: Tx, delivery_id: str, error: str) -> Delivery:
     return deliveries.settle(tx, delivery_id, DeliveryState.FAILED, error)
 
 
-def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError, *, takes_key: bool) -> Delivery:
+def attempted(tx: Tx, claimed: Part, answer: Sent | ChannelError) -> Delivery:
     """Write the outcome of an attempt. An attempt that is not the part's latest changes nothing."""
     row = tx.one(f"{DELIVERY_PARTS.select} WHERE delivery_id = ? AND n = ?", claimed.delivery_id, claimed.n)
     part = None if row is None else DELIVERY_PARTS.read(row)
     if part is None or part.state is not DeliveryState.SENDING or part.attempts != claimed.attempts:
+        _add_message_id(tx, part, answer)
         return deliveries.need(tx, claimed.delivery_id)
-    lane = deliveries.need(tx, part.delivery_id).lane if isinstance(answer, ChannelError) else None
+    sending = deliveries.need(tx, part.delivery_id) if isinstance(answer, ChannelError) else None
+    lane = None if sending is None else sending.lane
     if isinstance(answer, ChannelMoved) and (lane is None or answer.to in ("", lane.to)):
         answer = ChannelRefused(f"{answer.reason} (the platform names no other chat)")
-    made = after_attempt(answer, part.tries, takes_key=takes_key, edits=part.draft_id is not None)
+    if isinstance(answer, DoubtStays):
+        made = after_question(answer.reason, part.tries, is_final=answer.is_final, retry_after_s=answer.retry_after_s)
+    else:
+        rules = AttemptRules() if sending is None else _rules(tx, sending, part)
+        made = after_attempt(answer, part.tries, rules)
     if made.leaves_draft:
         drafts.abandon(tx, deliveries.need(tx, part.delivery_id))
-    delivery = _write(tx, part, made)
+    delivery = write(tx, part, made)
     if lane is not None and isinstance(answer, ChannelMoved):
         chats.move(tx, *_chat(lane), answer.to)
         _follow(tx, lane, answer.to)
     elif lane is not None and (hold_ms := account_hold_ms(answer)) is not None:
         chats.hold(tx, lane.channel, lane.account_id, hold_ms)
     return delivery
+
+
+def _rules(tx: Tx, delivery: Delivery, part: Part) -> AttemptRules:
+    """Say what may be done about a part whose attempt began with the last change of its delivery."""
+    recourse = tx.outlets.recourse(delivery.channel or "")
+    doubt_ms = tx.now - (part.doubt_at or delivery.updated_at)
+    return AttemptRules(
+        takes_key=recourse.holds_key(doubt_ms),
+        ask_after_ms=recourse.find_after_ms if recourse.can_find else None,
+        edits=part.draft_id is not None,
+        is_in_doubt=part.doubt_at is not None,
+    )
+
+
+def _add_message_id(tx: Tx, part: Part | None, answer: Sent | ChannelError) -> None:
+    """Store the id of a message whose arrival was proved before the answer came."""
+    is_known = part is None or part.state is not DeliveryState.SENT or part.message_id is not None
+    if part is not None and not is_known and isinstance(answer, Sent):
+        where = "WHERE delivery_id = ? AND n = ?"
+        tx.run(f"UPDATE delivery_parts SET message_id = ? {where}", answer.message_id, part.delivery_id, part.n)
 
 
 def _chat(lane: DeliveryLane) -> ChatPlace:
@@ -140,12 +186,13 @@ def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
         deliveries.update(tx, row[0], target=to)  # told of one, the lane looks for all
 
 
-def _write(tx: Tx, part: Part, made: PartAttempted) -> Delivery:
+def write(tx: Tx, part: Part, made: PartAttempted) -> Delivery:
+    """Write the state of a part, and with it that of its delivery."""
     is_sent = made.state is DeliveryState.SENT
+    began = "(SELECT updated_at FROM deliveries WHERE id = delivery_id)" if made.doubts else "NULL"
     tx.run(
         "UPDATE delivery_parts SET state = ?, message_id = ?, error = ?, waited_ms = waited_ms + ?, draft_id = ?, "
-        "crashes = crashes + ? "
-        "WHERE delivery_id = ? AND n = ?",
+        f"crashes = crashes + ?, doubt_at = coalesce(doubt_at, {began}) WHERE delivery_id = ? AND n = ?",
         made.state.value,
         made.message_id,
         part.note if is_sent else made.error,
@@ -179,15 +226,14 @@ def any_sending(tx: Tx) -> bool:
     return tx.one(f"{DELIVERIES_LEFT} LIMIT 1") is not None
 
 
-def recover(tx: Tx, takes_key: Callable[[str], bool]) -> None:
+def recover(tx: Tx) -> None:
     """Decide on every part whose process ended while it was being sent."""
-    rows = tx.all(f"SELECT id, channel FROM deliveries WHERE {_IS_LEFT} ORDER BY id")
-    for delivery_id, channel in rows:
-        for part in deliveries.parts_of(tx, delivery_id):
-            is_repeatable = takes_key(channel) or part.draft_id is not None
-            made = after_crash(part, takes_key=is_repeatable)
+    rows = tx.all(f"{DELIVERIES.select} WHERE {_IS_LEFT} ORDER BY id")
+    for delivery in map(DELIVERIES.read, rows):
+        for part in deliveries.parts_of(tx, delivery.id):
+            made = after_crash(part, _rules(tx, delivery, part))
             if made is not None:
-                _write(tx, part, made)
+                write(tx, part, made)
 
 
 def lanes_in_line(tx: Tx) -> list[DeliveryLane]:
