@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from backchannel.core.delivery.channels import IncomingFile as IncomingFile
     from backchannel.core.delivery.channels import OutboundPart as OutboundPart
     from backchannel.core.delivery.channels import Sent as Sent
+    from backchannel.core.delivery.outgoing import Button as Button
     from backchannel.core.delivery.outgoing import PartProof as PartProof
     from backchannel.core.keys import ChatType as ChatType
     from backchannel.core.settings import SettingIssue as SettingIssue
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Adapter": "backchannel.core.adapters",
+    "Button": "backchannel.core.delivery.outgoing",
     "Channel": "backchannel.core.delivery.channels",
     "ChannelBusy": "backchannel.core.delivery.channels",
     "ChannelHealth": "backchannel.core.delivery.channels",

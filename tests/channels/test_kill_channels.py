@@ -14,7 +14,7 @@ import pytest
 from backchannel.agents.scripted import ScriptedModel, call
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
 from backchannel.core.delivery.channels import ChannelSilent
-from backchannel.core.messages import Role, Usage, text_content
+from backchannel.core.messages import Role, ToolCallBlock, Usage, text_content
 from backchannel.core.policy.pairing import APPROVED_TEXT, code_text
 from backchannel.gateway.app import Gateway
 from backchannel.runtime import asking
@@ -34,8 +34,7 @@ class AnsweredInParts:
 
     def __init__(self, far_end: FarEnd) -> None:
         self.far_end = far_end
-        far_end.messages.clear()
-        far_end.posts.clear()
+        far_end.clear()
         self.model = ScriptedModel(replies=self.reply)
 
     def reply(self, request: ModelRequest) -> str:
@@ -81,8 +80,7 @@ class LetIn:
 
     def __init__(self, far_end: FarEnd) -> None:
         self.far_end = far_end
-        far_end.messages.clear()
-        far_end.posts.clear()
+        far_end.clear()
 
     def equip(self, gateway: Gateway) -> None:
         gateway.add_model(ScriptedModel(replies=["nobody is answered here"]))
@@ -120,6 +118,58 @@ async def test_a_stranger_is_sent_one_code_and_let_in_once_wherever_a_commit_is_
         points = await kill_at_every_commit(lambda: LetIn(far_end), config)
     record_property(CRASH_POINTS, ("LetIn, at commits", points))
     assert points >= 16
+
+
+class Pressed:
+    """An owner is asked in the chat, and presses a button; both are posted until they are taken."""
+
+    def __init__(self, far_end: FarEnd) -> None:
+        self.far_end = far_end
+        far_end.clear()
+        self.model = ScriptedModel(replies=self.reply)
+
+    def reply(self, request: ModelRequest) -> str | list[ToolCallBlock]:
+        return "so it is" if request.messages[-1].role is Role.TOOL_RESULT else [call("sessions_list")]
+
+    def equip(self, gateway: Gateway) -> None:
+        gateway.add_model(self.model)
+
+    async def drive(self, gateway: Gateway) -> None:
+        changed = asyncio.Event()
+        unlisten = gateway.runtime.hub.listen(lambda _: changed.set())
+        await self._post(gateway, event())
+        while not (asked := await gateway.store.approvals(limit=9)):
+            changed.clear()
+            await changed.wait()
+        unlisten()
+        await self._post(gateway, event(messageId="p-1", text="", button=f"/approve {asked[0].id}"))
+        await at_rest(gateway)
+
+    async def _post(self, gateway: Gateway, posted: dict[str, Any]) -> None:
+        body, headers = signed(posted)
+        await gateway.inbound.post("desk", body, headers)
+
+    def check(self, database: sqlite3.Connection) -> None:
+        assert database.execute("SELECT state FROM approvals").fetchall() == [("approved",)]
+        assert database.execute("SELECT state, count(*) FROM deliveries GROUP BY 1").fetchall() == [("sent", 3)]
+        question, answer = self.far_end.messages
+        assert "is approved by desk ann" in question.text and not question.buttons, question
+        assert answer.text == "so it is"
+
+
+async def test_a_press_of_a_button_counts_once_wherever_a_commit_or_a_send_is_cut(
+    record_property: Callable[[str, object], None],
+) -> None:
+    def config(far_end: FarEnd) -> dict[str, object]:
+        channels = {"desk": far_end.settings(owners=["ann"], buttons=True)}
+        tools = {"approval": [{"tool": "sessions_list", "ask": "always"}]}
+        return {**_config(far_end), "channels": channels, "tools": tools}
+
+    points = await cut_commits(Pressed, config)
+    record_property(CRASH_POINTS, ("Pressed, at commits", points))
+    sends = await cut_sends(Pressed, config)
+    record_property(CRASH_POINTS, ("Pressed, at sends", sends))
+    assert points >= 16 and sends >= 9
 
 
 class Typist:

@@ -41,7 +41,7 @@ from tests.support.far_end import FarEnd, Fault, event, signed
 from tests.support.gateways import MAIN
 from tests.support.platform import Answer, AskedChannel, Platform, said
 from tests.support.servers import Break
-from tests.support.telegram import ANN, BOB, BOT_NAME, GROUP, TOKEN, Telegram, entity
+from tests.support.telegram import ANN, BOB, BOT_NAME, EVE, GROUP, TOKEN, Telegram, entity
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_channel.py"
 PigeonChannel: Any = runpy.run_path(str(EXAMPLE), run_name="example")["PigeonChannel"]
@@ -148,6 +148,26 @@ class GroupWorld(PlatformWorld):
         """Where each text was posted: chat and thread."""
 
 
+class ButtonWorld(PlatformWorld):
+    """A platform with buttons under messages. Ann is an owner there, Bob may speak, and a stranger may be paired."""
+
+    @abstractmethod
+    def have_owner(self) -> None:
+        """Let Ann be an owner, Bob speak, and others be strangers who are sent a code."""
+
+    @abstractmethod
+    def buttons(self, at: int) -> dict[str, str]:
+        """Tell the values of the buttons of a message, by their labels; `at` is its place in `texts`."""
+
+    @abstractmethod
+    async def press(self, gateway: Gateway, at: int, value: str, press_id: str, *, by_owner: bool = True) -> str:
+        """Press a button as Ann, or as Bob; returns what is said to whoever pressed."""
+
+    @abstractmethod
+    async def meet(self, gateway: Gateway) -> None:
+        """Let a stranger write."""
+
+
 class HeldWorld(PlatformWorld):
     """A platform whose channel keeps a connection open."""
 
@@ -164,7 +184,7 @@ class HeldWorld(PlatformWorld):
         """Wait until our credentials were refused twice: then the first time was noticed."""
 
 
-class BridgeWorld(GroupWorld):
+class BridgeWorld(GroupWorld, ButtonWorld):
     name, chat, takes_key, proves = "desk", "Chat-1", True, True
     group, thread_key = "Group-1", "agent:main:desk:group:group-1:thread:T1"
 
@@ -214,6 +234,24 @@ class BridgeWorld(GroupWorld):
     @property
     def places(self) -> list[tuple[str, str | None]]:
         return [(message.to, message.thread_id) for message in self._far_end.messages]
+
+    def have_owner(self) -> None:
+        rules = {"allowFrom": ["bob"], "owners": ["ann"], "pairing": True, "buttons": True}
+        self.settings = {"desk": self._far_end.settings(**rules)}
+
+    def buttons(self, at: int) -> dict[str, str]:
+        return dict(self._far_end.messages[at].buttons)
+
+    async def press(self, gateway: Gateway, at: int, value: str, press_id: str, *, by_owner: bool = True) -> str:
+        who = {"senderId": "ann" if by_owner else "bob", "messageId": press_id}
+        body, headers = signed(event(text="", button=value, **who))
+        answer: Any = await gateway.inbound.post("desk", body, headers)
+        return answer.reply or ""
+
+    async def meet(self, gateway: Gateway) -> None:
+        await self.say(gateway, "hello", "owner-1")  # an owner's chat is known when the owner has written
+        body, headers = signed(event(senderId="eve", chatId="Eve", messageId="eve-1"))
+        await gateway.inbound.post("desk", body, headers)
 
 
 class MoodyPigeons(PigeonChannel):  # type: ignore[misc]  # an example, loaded by its path
@@ -360,7 +398,7 @@ class StreamingWorld(PlatformWorld):
         await gateway.inbound.receive("chat", direct)
 
 
-class TelegramWorld(GroupWorld, HeldWorld):
+class TelegramWorld(GroupWorld, HeldWorld, ButtonWorld):
     name, chat, other_chat, takes_key = "telegram", str(ANN), str(BOB), False
     group, thread_key = str(GROUP), f"agent:main:telegram:group:{GROUP}:topic:12"
 
@@ -374,6 +412,7 @@ class TelegramWorld(GroupWorld, HeldWorld):
         self._telegram = telegram
         self.settings = {"telegram": telegram.settings()}
         self._loses_draft = False
+        self._presses: dict[str, dict[str, Any]] = {}
 
     @property
     def texts(self) -> list[str]:
@@ -442,6 +481,28 @@ class TelegramWorld(GroupWorld, HeldWorld):
     async def refused_twice(self) -> None:
         before = len(self._telegram.called("getMe"))
         await self._telegram.until(lambda: len(self._telegram.called("getMe")) >= before + 2)
+
+    def have_owner(self) -> None:
+        rules = {"allowFrom": [str(BOB)], "owners": [str(ANN)], "pairing": True, "streaming": False}
+        self.settings = {"telegram": self._telegram.settings(**rules)}
+
+    def buttons(self, at: int) -> dict[str, str]:
+        return self._telegram.posts[at].buttons
+
+    async def press(self, gateway: Gateway, at: int, value: str, press_id: str, *, by_owner: bool = True) -> str:
+        if press_id not in self._presses:
+            self._telegram.press(self._telegram.posts[at], value, sender=ANN if by_owner else BOB)
+            self._presses[press_id] = self._telegram.updates[-1]["callback_query"]
+        else:
+            self._telegram.update(callback_query=self._presses[press_id])
+        id = self._presses[press_id]["id"]
+        self._telegram.pressed.pop(id, None)
+        await self._telegram.until(lambda: id in self._telegram.pressed)
+        return self._telegram.pressed[id]
+
+    async def meet(self, gateway: Gateway) -> None:
+        self._telegram.say("hello")
+        self._telegram.say("hello", sender=EVE)
 
 
 WORLDS: list[type[PlatformWorld]] = [

@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backchannel.channels.signing import SIGNATURE, is_signed, sign
@@ -46,6 +46,8 @@ class Message:
     account_id: str | None
     thread_id: str | None
     message_id: str
+    buttons: Mapping[str, str] = field(default_factory=dict)
+    """The values of its buttons, by their labels."""
 
 
 class FarEnd(LocalServer):
@@ -72,6 +74,12 @@ class FarEnd(LocalServer):
     def then(self, *told: Told) -> None:
         """Say what becomes of the next posts; all others are taken and answered."""
         self._told.extend(told)
+
+    def clear(self) -> None:
+        """Begin anew: nothing was posted."""
+        self.messages.clear()
+        self.posts.clear()
+        self._taken.clear()
 
     async def took(self, count: int) -> list[Message]:
         """Wait until so many messages were taken in all."""
@@ -127,6 +135,11 @@ class FarEnd(LocalServer):
     def _take(self, key: str, body: dict[str, Any]) -> None:
         if key in self._taken:
             return
+        buttons = {button["label"]: button["value"] for button in body.get("buttons", [])}
+        for at, old in enumerate(self.messages):
+            if old.message_id == body.get("replaces"):
+                self.messages[at] = self._taken[key] = replace(old, text=body["text"], buttons=buttons)
+                return
         message = Message(
             key=key,
             to=body["to"],
@@ -134,6 +147,7 @@ class FarEnd(LocalServer):
             account_id=body.get("accountId"),
             thread_id=body.get("threadId"),
             message_id=f"m{len(self.messages) + 1}",
+            buttons=buttons,
         )
         assert body["deliveryId"] == key.rpartition("/")[0]
         self.messages.append(message)

@@ -65,6 +65,8 @@ class Post:
     is_html: bool
     thread_id: int | None
     reply_to: int | None
+    buttons: dict[str, str] = field(default_factory=dict)
+    """The values of its buttons, by their labels."""
     edits: list[str] = field(default_factory=list)
     """The texts that it had before."""
     is_deleted: bool = False
@@ -110,6 +112,9 @@ class Telegram(LocalServer):
         self._told: defaultdict[str, deque[Told]] = defaultdict(deque)
         self._numbers: Counter[int] = Counter()
         self._update_id = 1000
+        self._press_id = 0
+        self.pressed: dict[str, str] = {}
+        """What was answered to presses, by their ids."""
         self._changed = asyncio.Condition()
         self.call_count = 0
         """How often something was posted, edited or deleted, or was to be."""
@@ -125,6 +130,7 @@ class Telegram(LocalServer):
         self.calls.clear()
         self.updates.clear()
         self._told.clear()
+        self.pressed.clear()
         self.call_count, self.at_call = 0, None
 
     def opened(self, port: int) -> None:
@@ -158,6 +164,16 @@ class Telegram(LocalServer):
         }
         self.update(message=message)
         return int(message["message_id"])
+
+    def press(self, post: Post, value: str, *, sender: int = ANN) -> str:
+        """Press a button under a message of the bot, perhaps just before it is gone; returns the id of the press."""
+        self._press_id += 1
+        id = f"press-{self._press_id}"
+        message = {**self._shown(post), "message_thread_id": post.thread_id, "is_topic_message": bool(post.thread_id)}
+        user = {"id": sender, "is_bot": False, "first_name": NAMES.get(sender, "Somebody")}
+        known = {name: value for name, value in message.items() if value is not None}
+        self.update(callback_query={"id": id, "from": user, "message": known, "chat_instance": "c", "data": value})
+        return id
 
     def update(self, **kind: Any) -> dict[str, Any]:
         """Make an update of any kind."""
@@ -289,6 +305,8 @@ class Telegram(LocalServer):
                 return self._edit(fields)
             case "deleteMessage":
                 self._find(fields, "message to delete not found").is_deleted = True
+            case "answerCallbackQuery":
+                self.pressed[fields["callback_query_id"]] = fields.get("text", "")
             case "sendChatAction":
                 self._chat(fields)
             case "setMyCommands":
@@ -374,16 +392,17 @@ class Telegram(LocalServer):
         reply = json.loads(fields.get("reply_parameters", "{}")).get("message_id")
         number = self._next_message(chat["id"])
         is_html = "parse_mode" in fields
-        self.posts.append(Post(number, chat["id"], text, fields["text"], is_html, thread, reply))
+        self.posts.append(Post(number, chat["id"], text, fields["text"], is_html, thread, reply, _buttons(fields)))
         return self._shown(self.posts[-1])
 
     def _edit(self, fields: dict[str, str]) -> dict[str, Any]:
         post = self._find(fields, "message to edit not found")
         text = self._text(fields)
-        if (fields["text"], "parse_mode" in fields) == (post.sent, post.is_html):
+        if (fields["text"], "parse_mode" in fields, _buttons(fields)) == (post.sent, post.is_html, post.buttons):
             words = "message is not modified: specified new message content and reply markup are exactly the same"
             raise Refusal(400, f"Bad Request: {words}")
         post.edits.append(post.text)
+        post.buttons = _buttons(fields)
         post.text, post.sent, post.is_html = text, fields["text"], "parse_mode" in fields
         return self._shown(post)
 
@@ -447,6 +466,11 @@ class Telegram(LocalServer):
         task = asyncio.ensure_future(wake())
         self._handlers.add(task)
         task.add_done_callback(self._handlers.discard)
+
+
+def _buttons(fields: dict[str, str]) -> dict[str, str]:
+    rows = json.loads(fields.get("reply_markup", '{"inline_keyboard": []}'))["inline_keyboard"]
+    return {button["text"]: button["callback_data"] for row in rows for button in row}
 
 
 def _private(user: int) -> dict[str, Any]:

@@ -71,7 +71,8 @@ _REPLY = _object(
 )
 _COMMAND = _object({"command": _text, "description": _text}, "command", "description")
 _SCOPE = _object({"type": _text, "chat_id": _chat, "user_id": _integer}, "type")
-_MARKUP = _object({})
+_BUTTON = _object({"text": _text, "callback_data": _text}, "text", "callback_data")
+_MARKUP = _object({"inline_keyboard": _list(_list(_BUTTON))}, "inline_keyboard")
 
 METHODS: Mapping[str, Mapping[str, Check]] = {
     "getMe": {},
@@ -119,6 +120,13 @@ METHODS: Mapping[str, Mapping[str, Check]] = {
         "link_preview_options": _PREVIEW,
         "reply_markup": _MARKUP,
     },
+    "answerCallbackQuery": {
+        "callback_query_id": _text,
+        "text": _text,
+        "show_alert": _boolean,
+        "url": _text,
+        "cache_time": _integer,
+    },
     "deleteMessage": {"chat_id": _chat, "message_id": _integer},
     "sendChatAction": {
         "business_connection_id": _text,
@@ -134,6 +142,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "setWebhook": ("url",),
     "sendMessage": ("chat_id", "text"),
     "editMessageText": ("chat_id", "message_id", "text"),
+    "answerCallbackQuery": ("callback_query_id",),
     "deleteMessage": ("chat_id", "message_id"),
     "sendChatAction": ("chat_id", "action"),
     "setMyCommands": ("commands",),
@@ -165,6 +174,11 @@ def _limits(method: str, fields: Mapping[str, str]) -> str | None:
         return f"{method}: no such parse_mode: {fields['parse_mode']}"
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,256}", fields.get("secret_token", "a")):
         return f"{method}: secret_token has other characters than A-Z, a-z, 0-9, _ and -"
+    for row in json.loads(fields.get("reply_markup", '{"inline_keyboard": []}'))["inline_keyboard"]:
+        if any(not 1 <= len(button["callback_data"].encode()) <= 64 for button in row):
+            return f"{method}: callback_data has 1 to 64 bytes"
+    if method == "answerCallbackQuery" and len(fields.get("text", "")) > 200:
+        return f"{method}: text has at most 200 characters"
     commands = json.loads(fields.get("commands", "[]"))
     if len(commands) > 100:
         return f"{method}: at most 100 commands"

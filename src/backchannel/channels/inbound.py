@@ -114,6 +114,7 @@ class Inbound:
             agent_model=self._commands.agent_model(routed.agent),
             twins=tuple(channel.twins(event.identity)),
             left_to=left_to(event, routed, self._routing, home),
+            owner_chats=_owner_chats(channel) if channel.settings.pairing else (),
         )
         if files:
             arrival = msgspec.structs.replace(arrival, attached=await self._attached(arrival, channel, files))
@@ -139,6 +140,11 @@ class Inbound:
         return channel
 
 
+def _owner_chats(channel: Channel) -> tuple[tuple[str, str], ...]:
+    named = ((owner, channel.direct_chat(owner)) for owner in channel.settings.owners)
+    return tuple((owner, chat) for owner, chat in named if chat is not None)
+
+
 class _Taker:
     """Handles the events of one channel."""
 
@@ -161,6 +167,7 @@ class _Taker:
             run_id=outcome.run_id,
             command=outcome.command,
             reason=outcome.reason if did_nothing else None,
+            reply=outcome.reply,
             repeat=taken.is_repeat,
         )
 

@@ -26,7 +26,7 @@ from backchannel.core.delivery.channels import (
     Sent,
     can_find,
 )
-from backchannel.core.delivery.delivery import Delivery, DeliveryLane, DeliveryState, Part, PartClaimed
+from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, PartClaimed
 from backchannel.core.delivery.doubts import NO_RECOURSE, DoubtStays, Recourse
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import AccountHeld, DeliveryChanged
@@ -77,6 +77,10 @@ class ChannelOutlets:
     def streams(self, channel: str) -> bool:
         found = self._channels.get(channel)
         return found is not None and found.streams
+
+    def has_buttons(self, channel: str) -> bool:
+        found = self._channels.get(channel)
+        return found is not None and found.has_buttons
 
     def recourse(self, channel: str) -> Recourse:
         found = self._channels.get(channel)
@@ -275,7 +279,7 @@ class Outbox(Service):
     ) -> Sent | ChannelError | None:
         delivery, part = claimed.delivery, claimed.part
         try:
-            return await call(_outbound(delivery, part))
+            return await call(_outbound(claimed))
         except ChannelError as error:
             log.info("a part was not sent", delivery=delivery.id, key=part.key, error=error.reason)
             return error
@@ -294,7 +298,8 @@ class Outbox(Service):
         log.error(what, channel=channel, error=_words(error), exc_info=error if is_new else None)
 
 
-def _outbound(delivery: Delivery, part: Part) -> OutboundPart:
+def _outbound(claimed: PartClaimed) -> OutboundPart:
+    delivery, part = claimed.delivery, claimed.part
     return OutboundPart(
         delivery_id=delivery.id,
         key=part.key,
@@ -304,6 +309,7 @@ def _outbound(delivery: Delivery, part: Part) -> OutboundPart:
         thread_id=delivery.thread_id,
         reply_to=delivery.quotes if part.n == 1 else None,
         draft_id=part.draft_id,
+        buttons=claimed.buttons,
     )
 
 

@@ -236,6 +236,9 @@ ACCOUNT_HOLDS = Table(
 PAIRINGS = Table(
     "pairings", PairingRecord, key="number", counts="number", of="all",
     keep=Keep(after="created_at", when="state = 'pending'", why="an answer counts until an owner takes it back"))
+OWNER_CHATS = Table(
+    "owner_chats", NoStruct, "channel account_id owner_id chat_id", key="channel account_id owner_id",
+    of="all", keep=Keep(why="an owner is asked in the chat where they wrote last"))
 
 # Settings that programs and people have stored
 CRON_JOBS = Table("cron_jobs", StoredJob, key="id", of="all", keep=Keep(why="whoever added a job removes it"))

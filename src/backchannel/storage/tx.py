@@ -47,6 +47,10 @@ class Outlets(Protocol):
         """True if replies are shown on this channel while they grow."""
         ...
 
+    def has_buttons(self, channel: str) -> bool:
+        """True if messages of this channel may have buttons, and can be edited."""
+        ...
+
     def recourse(self, channel: str) -> Recourse:
         """Return what a channel can do about a part that may have arrived."""
         ...
@@ -69,6 +73,9 @@ class NoOutlets:
         return len
 
     def streams(self, channel: str) -> bool:
+        return False
+
+    def has_buttons(self, channel: str) -> bool:
         return False
 
     def recourse(self, channel: str) -> Recourse:

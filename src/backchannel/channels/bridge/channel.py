@@ -5,7 +5,8 @@ Outbound, each part of a delivery is a POST to the far end's url, signed with th
     Idempotency-Key: <deliveryId>/<n>
     X-Backchannel-Signature: sha256=<HMAC-SHA-256 of the body, in hex>
 
-    {"deliveryId": …, "to": …, "text": …, "accountId"?: …, "threadId"?: …}
+    {"deliveryId": …, "to": …, "text": …, "accountId"?: …, "threadId"?: …, "buttons"?: [{"label": …, "value": …}],
+     "replaces"?: …}
 
 answered by `{"messageId": …}`. The far end remembers the keys that it has taken, so that a part may come twice. Any
 4xx says that it never takes the part, 429 that it may later; 5xx, a broken answer and none leave it unknown. Inbound
@@ -40,7 +41,7 @@ from backchannel.core.delivery.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.delivery.outgoing import PartProof
+from backchannel.core.delivery.outgoing import Button, PartProof
 from backchannel.core.hosts import is_local_url
 from backchannel.core.policy.inbound import parse_event
 from backchannel.core.secrets.known import KnownSecrets, secrets_in
@@ -64,6 +65,9 @@ class _Outbound(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     text: str
     account_id: str | None = None
     thread_id: str | None = None
+    buttons: tuple[Button, ...] = ()
+    replaces: str | None = None
+    """The far end's id of the message whose place it takes."""
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
@@ -120,6 +124,7 @@ class Bridge(Channel):
         self.name = name
         self.settings = settings
         self.max_text_length = settings.max_text_length or Channel.max_text_length
+        self.has_buttons = settings.buttons
         self._clock = clock
         self._answer_limit_s = answer_limit_s
         self._client: httpx2.AsyncClient | None = None
@@ -178,6 +183,8 @@ class Bridge(Channel):
                 text=part.text,
                 account_id=None if part.account_id == DEFAULT_ACCOUNT else part.account_id,
                 thread_id=part.thread_id,
+                buttons=part.buttons,
+                replaces=part.draft_id,
             )
         )
         headers = {

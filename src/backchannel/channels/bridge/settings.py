@@ -20,3 +20,6 @@ class BridgeSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adap
         str,
         secret("Signs both directions. No other secret may equal it.", min_length=MIN_SECRET_LENGTH),
     ]
+    buttons: Annotated[
+        bool, setting("The far end shows `buttons`, and replaces the message that `replaces` names.")
+    ] = False

@@ -143,7 +143,16 @@ class TelegramAccount:
         if isinstance(read, ChatMoved):
             await inbound.moved(self.id, read.chat_id, read.to)
         elif read is not None:
-            await inbound(read.event, [self._incoming(file) for file in read.files])
+            answer = await inbound(read.event, [self._incoming(file) for file in read.files])
+            if read.press_id is not None:
+                await self._answer_press(read.press_id, answer.reply)
+
+    async def _answer_press(self, press_id: str, text: str | None) -> None:
+        """Answer a press that is committed; one that Telegram waits for no longer needs none."""
+        try:
+            await self._wire.answer_press(press_id, text)
+        except ChannelError as error:
+            log.debug("a press of a button could not be answered", account=self.id, error=error.reason)
 
     def _incoming(self, attached: AttachedFile) -> IncomingFile:
         file = attached.file

@@ -53,6 +53,7 @@ class TelegramChannel(Channel):
 
     settings: TelegramSettings
     thread_word = ADAPTER.thread_word
+    has_buttons = True
     draft_interval_s = 1.0
     """Telegram's pace for edits in a chat; in groups `sending.py` keeps a slower one."""
 
@@ -86,6 +87,10 @@ class TelegramChannel(Channel):
         if number == id.chat_id or not number.isdecimal() or int(number) <= _SMALL_GROUPS:
             return ()
         return [id._replace(account_id=other) for other in self._bots if other != id.account_id]
+
+    def direct_chat(self, person_id: str) -> str | None:
+        """Name the chat of a person with a bot: it has the person's number."""
+        return person_id if person_id.isascii() and person_id.isdecimal() else None
 
     def text_length(self, text: str) -> int:
         """Measure a text in units of UTF-16, as Telegram does."""

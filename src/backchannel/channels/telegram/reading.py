@@ -1,9 +1,10 @@
 """Updates of Telegram, read as inbound events with their files.
 
 Only the fields that are used are read, so an update with new fields is read all the same. Anything but a person's
-message is skipped: edits, which are not asked for, and service messages. So are the copies of a channel's posts that
-Telegram puts into the linked group, the bot's own among them. One service message is read: the news that a group has
-another id now. Telegram's own button *Start* writes `/start`, which is `/help` here, also with the parameter of a link.
+message, or the press of a button, is skipped: edits, which are not asked for, and service messages. So are the copies
+of a channel's posts that Telegram puts into the linked group, the bot's own among them. One service message is read:
+the news that a group has another id now. Telegram's own button *Start* writes `/start`, which is `/help` here, also
+with the parameter of a link.
 
 A topic of a forum is a thread; the topic *General* is the group itself, because Telegram names it nowhere. A person who
 writes in the name of a chat (an anonymous admin, a linked channel) is known by the id of that chat.
@@ -27,7 +28,7 @@ from backchannel.core.text import storable_text
 GENERAL_TOPIC = "1"
 """The thread of the topic *General*; Telegram wants it left out, but for signs of typing."""
 
-KINDS = ("message", "channel_post")
+KINDS = ("message", "channel_post", "callback_query")
 """The kinds of updates that are asked for."""
 
 
@@ -136,10 +137,20 @@ class _Answered(Struct, frozen=True, rename={"sender": "from"}):
     forum_topic_created: Any = None
 
 
+class CallbackQuery(Struct, frozen=True, rename={"sender": "from"}):
+    """A press of a button. The message that has the button may be too old to be told."""
+
+    id: str
+    sender: TelegramUser
+    message: TelegramMessage | None = None
+    data: str | None = None
+
+
 class TelegramUpdate(Struct, frozen=True):
     update_id: int
     message: TelegramMessage | None = None
     channel_post: TelegramMessage | None = None
+    callback_query: CallbackQuery | None = None
 
 
 class BotIdentity(NamedTuple):
@@ -163,10 +174,12 @@ class AttachedFile(NamedTuple):
 
 
 class ReadUpdate(NamedTuple):
-    """A message of a person."""
+    """A message of a person, or the press of a button."""
 
     event: InboundEvent
     files: tuple[AttachedFile, ...]
+    press_id: str | None = None
+    """The press that Telegram waits for an answer to."""
 
 
 class ChatMoved(NamedTuple):
@@ -182,11 +195,17 @@ class NumberedUpdate(Struct, frozen=True):
     update_id: int
     message: _Placed | None = None
     channel_post: _Placed | None = None
+    callback_query: _Pressed | None = None
 
     @property
     def chat_id(self) -> int | None:
-        of = self.message or self.channel_post
+        pressed = None if self.callback_query is None else self.callback_query.message
+        of = self.message or self.channel_post or pressed
         return None if of is None or of.chat is None else of.chat.id
+
+
+class _Pressed(Struct, frozen=True):
+    message: _Placed | None = None
 
 
 class _Placed(Struct, frozen=True):
@@ -228,6 +247,8 @@ def read_update(
     update: TelegramUpdate, bot: BotIdentity, account_id: str, others: Mapping[str, BotIdentity] = _NO_OTHERS
 ) -> ReadUpdate | ChatMoved | None:
     """Make of an update what is handed in; None when there is nothing to hand in. `others` are our other bots."""
+    if (press := update.callback_query) is not None:
+        return _read_press(press, account_id)
     message = update.message or update.channel_post
     if message is None:
         return None
@@ -255,6 +276,28 @@ def read_update(
         mentioned_accounts=tuple(id for id, other in others.items() if is_mentioned(message, other)),
     )
     return ReadUpdate(event, files)
+
+
+def _read_press(press: CallbackQuery, account_id: str) -> ReadUpdate | None:
+    """Make an event of a press; None where nobody can tell which chat it belongs to."""
+    message, value = press.message, press.data
+    if message is None or not value or (chat_type := _CHAT_TYPES.get(message.chat.type)) is None:
+        return None
+    name = f"{press.sender.first_name} {press.sender.last_name}".strip()
+    event = InboundEvent(
+        account_id=account_id,
+        chat_type=chat_type,
+        chat_id=str(message.chat.id),
+        thread_id=_topic(message),
+        chat_name=message.chat.name or None,
+        sender_id=str(press.sender.id),
+        sender_name=name or None,
+        sender_is_bot=press.sender.is_bot,
+        message_id=f"press:{press.id}",
+        text="",
+        button=value,
+    )
+    return ReadUpdate(event, (), press.id)
 
 
 _CHAT_TYPES = {

@@ -113,11 +113,15 @@ class TelegramSender:
         return await self._put(said, text, is_html=False)
 
     async def _put(self, said: OutboundPart | Draft, text: str, *, is_html: bool) -> Sent:
+        buttons = said.buttons if isinstance(said, OutboundPart) else ()
         if said.draft_id is None:
             topic, reply_to = _topic(said.thread_id), _number(said.reply_to)
-            return Sent(await self._wire.post(said.to, text, is_html=is_html, thread_id=topic, reply_to=reply_to))
+            posted = self._wire.post(
+                said.to, text, is_html=is_html, thread_id=topic, reply_to=reply_to, buttons=buttons
+            )
+            return Sent(await posted)
         try:
-            await self._wire.edit(said.to, _number(said.draft_id) or 0, text, is_html=is_html)
+            await self._wire.edit(said.to, _number(said.draft_id) or 0, text, is_html=is_html, buttons=buttons)
         except ChannelRefused as refused:
             if any(words in refused.reason for words in _NOTHING_TO_EDIT):
                 raise DraftGone(refused.reason) from None

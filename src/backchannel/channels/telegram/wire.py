@@ -13,6 +13,7 @@ not read as aiogram's types: one of a kind that this version of aiogram does not
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
@@ -36,6 +37,7 @@ from aiogram.exceptions import (
     TelegramUnauthorizedError,
 )
 from aiogram.methods import (
+    AnswerCallbackQuery,
     DeleteMessage,
     DeleteWebhook,
     EditMessageText,
@@ -50,7 +52,13 @@ from aiogram.methods import (
     TelegramMethod,
 )
 from aiogram.methods.base import Response, TelegramType
-from aiogram.types import BotCommand, BotCommandScopeChat, ReplyParameters
+from aiogram.types import (
+    BotCommand,
+    BotCommandScopeChat,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
+    ReplyParameters,
+)
 from aiogram.utils.token import TokenValidationError
 from aiohttp import (
     ClientConnectorError,
@@ -72,9 +80,10 @@ from backchannel.core.delivery.channels import (
     ChannelSilent,
     ChannelUnusable,
 )
+from backchannel.core.delivery.outgoing import Button
 from backchannel.core.delivery.received import shown_size
 from backchannel.core.incoming_json import MOST_WORK, check_parts
-from backchannel.core.text import one_line
+from backchannel.core.text import cut, one_line
 
 CONNECT_LIMIT_S = 15.0
 _ANSWER_LIMIT_S = 30.0
@@ -89,6 +98,7 @@ _PLAIN = {"Accept-Encoding": "identity"}
 """What is compressed may be a thousand times as long as it came."""
 _REASON_LIMIT = 300
 _HIDDEN = "<token>"
+_LONGEST_ALERT = 200
 
 
 class ChannelConflict(ChannelError):
@@ -243,19 +253,32 @@ class Wire:
         return found
 
     async def post(
-        self, to: str, text: str, *, is_html: bool, thread_id: int | None = None, reply_to: int | None = None
+        self,
+        to: str,
+        text: str,
+        *,
+        is_html: bool,
+        thread_id: int | None = None,
+        reply_to: int | None = None,
+        buttons: Sequence[Button] = (),
     ) -> str:
         """Post a message; returns its id."""
         quoted = ReplyParameters(message_id=reply_to, allow_sending_without_reply=True) if reply_to else None
         fields = {"chat_id": to, "text": text, "parse_mode": "HTML" if is_html else None}
-        where = {"message_thread_id": thread_id, "reply_parameters": quoted}
+        where = {"message_thread_id": thread_id, "reply_parameters": quoted, "reply_markup": _keyboard(buttons)}
         sent: dict[str, Any] = await self._call(_SendMessage.model_validate(fields | where))
         return str(sent.get("message_id", ""))
 
-    async def edit(self, to: str, message_id: int, text: str, *, is_html: bool) -> None:
-        """Give a message another text."""
-        mode = "HTML" if is_html else None
-        await self._call(EditMessageText(chat_id=to, message_id=message_id, text=text, parse_mode=mode))
+    async def edit(self, to: str, message_id: int, text: str, *, is_html: bool, buttons: Sequence[Button] = ()) -> None:
+        """Give a message another text. Buttons that are not given again are gone."""
+        mode, keyboard = "HTML" if is_html else None, _keyboard(buttons)
+        edit = EditMessageText(chat_id=to, message_id=message_id, text=text, parse_mode=mode, reply_markup=keyboard)
+        await self._call(edit)
+
+    async def answer_press(self, press_id: str, text: str | None) -> None:
+        """End the wait of whoever pressed a button, and show a short text."""
+        shown = None if text is None else cut(text, _LONGEST_ALERT)
+        await self._call(AnswerCallbackQuery(callback_query_id=press_id, text=shown))
 
     async def delete(self, to: str, message_id: int) -> None:
         await self._call(DeleteMessage(chat_id=to, message_id=message_id))
@@ -343,6 +366,12 @@ class Wire:
 
     def _masked(self, text: str) -> str:
         return text.replace(self._token, _HIDDEN)
+
+
+def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
+    """Put buttons side by side; None without any."""
+    row = [InlineKeyboardButton(text=button.label, callback_data=button.value) for button in buttons]
+    return InlineKeyboardMarkup(inline_keyboard=[row]) if row else None
 
 
 def _way_it_failed(error: TimeoutError | ClientError) -> str:

@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from backchannel.core.delivery.outgoing import PartProof
+from backchannel.core.delivery.outgoing import Button, PartProof
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey, ThreadWord
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.settings import AtLeastOne, Settings, setting
@@ -85,7 +85,12 @@ class OutboundPart(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: str | None = None
     """The platform's id of the message that it answers, where it is to quote that: in groups, in the first part."""
     draft_id: str | None = None
-    """The platform's id of the draft whose place it takes: that message is edited, and nothing new is posted."""
+    """The platform's id of the message whose place it takes, a draft mostly: it is edited, and nothing new is posted.
+
+    Buttons that it had are gone then, unless the part has some.
+    """
+    buttons: tuple[Button, ...] = ()
+    """Shown under the message, on a channel that `has_buttons`."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +195,8 @@ class InboundEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     mentioned: bool = False
     mentioned_accounts: tuple[_Id, ...] = ()
     """Which other accounts of ours it mentions, or answers, by their ids."""
+    button: _Id | None = None
+    """The value of the button that was pressed. A press is an event with an id of its own; `text` does not count."""
     ts: int | None = None
     """When it was written, in milliseconds since 1970."""
 
@@ -208,6 +215,8 @@ class InboundAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     command: str | None = None
     reason: str | None = None
     """Why it was ignored or only recorded."""
+    reply: str | None = None
+    """What is said to whoever pressed a button. It is posted nowhere."""
     repeat: bool = False
     """Whether the same event had come before; it was handled then."""
 
@@ -295,6 +304,8 @@ class Channel(ABC):
     """How long after a send the platform surely shows what it took: `find` is not asked before."""
     takes_posts: bool = False
     """Whether the platform posts to `/channels/<name>/inbound`; then there is a `post`."""
+    has_buttons: bool = False
+    """Whether parts may have buttons; then `send` can edit a message (`draft_id`), and presses are handed in."""
     streams: bool = False
     """Whether replies are shown while they grow; then there are `show_draft` and `remove_draft`."""
     draft_interval_s: float = 1.0
@@ -358,6 +369,10 @@ class Channel(ABC):
     def names_of(self, account_id: str) -> Collection[str]:
         """List the names of one of our accounts: `/new@name` is carried out where its own account got it."""
         return self.own_names
+
+    def direct_chat(self, person_id: str) -> str | None:
+        """Return the chat of a person with us, where the platform names it by the person; None: it does not."""
+        return None
 
     def twins(self, id: InboundId) -> Collection[InboundId]:
         """List by what else a message is known, should other accounts of ours read it too.

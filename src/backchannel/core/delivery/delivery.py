@@ -36,6 +36,7 @@ from backchannel.core.delivery.channels import (
     DraftGone,
     Sent,
 )
+from backchannel.core.delivery.outgoing import Button
 from backchannel.core.delivery.splitting import Measure, split
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.secrets.redaction import redact_value_opening
@@ -130,6 +131,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The order in which receipts were made; it never changes, so lists go by it."""
     quotes: str | None = None
     """The platform's id of the message that its first part quotes."""
+    buttons: str | None = None
+    """The buttons under its last part, as JSON."""
+    question: str | None = None
+    """What it asks its reader, by the name of the row: `approval:1a2b3c4d`."""
+    edits: str | None = None
+    """The delivery whose last message it replaces."""
 
     @property
     def lane(self) -> DeliveryLane | None:
@@ -457,6 +464,11 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     """The platform's id of the message that it quotes."""
     always: bool = False
     """Whether the send policy is passed by: a command's reply."""
+    buttons: tuple[Button, ...] = ()
+    question: str | None = None
+    """What it asks its reader, as in `Delivery`."""
+    edits: str | None = None
+    """The delivery whose last message it replaces."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -473,3 +485,4 @@ class PartClaimed(msgspec.Struct, frozen=True):
     part: Part
     asks: bool = False
     """Whether the platform is asked first: it may have the part already."""
+    buttons: tuple[Button, ...] = ()

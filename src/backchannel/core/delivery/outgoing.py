@@ -1,8 +1,29 @@
-"""Plain data that goes with what leaves for a chat, and what the platform tells of it later."""
+"""Buttons under a message, and proofs of its arrival."""
 
 from __future__ import annotations
 
 import msgspec
+
+
+class Button(msgspec.Struct, frozen=True):
+    """A button under a message. A press of it is an inbound event with the value."""
+
+    label: str
+    value: str
+    """The command that it stands for, at most 64 bytes."""
+
+
+_BUTTONS = msgspec.json.Decoder(tuple[Button, ...])
+
+
+def write_buttons(buttons: tuple[Button, ...]) -> str | None:
+    """Write buttons as their row stores them."""
+    return msgspec.json.encode(buttons).decode() if buttons else None
+
+
+def read_buttons(stored: str | None) -> tuple[Button, ...]:
+    """Read buttons as their row stores them."""
+    return () if stored is None else _BUTTONS.decode(stored)
 
 
 class PartProof(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from backchannel.core.delivery.outgoing import Button
 from backchannel.core.secrets.redaction import redact_value_opening
 from backchannel.core.settings import Settings, setting
 from backchannel.core.text import cut, made_visible, matches
@@ -133,7 +134,38 @@ def shown_arguments(approval: Approval, limit: int) -> str:
 
 
 def ask_text(approval: Approval) -> str:
-    """Write the question that an owner is asked in a chat.
+    """Write the question that an owner is asked in a chat."""
+    return f"{_call_text(approval)}\n/approve {approval.id} lets it go ahead, /deny {approval.id} does not."
+
+
+def ask_buttons(approval: Approval) -> tuple[Button, ...]:
+    """Make the buttons under the question."""
+    return (
+        Button("Approve", f"/approve {approval.id}"),
+        Button("Always", f"/approve {approval.id} always"),
+        Button("Deny", f"/deny {approval.id}"),
+    )
+
+
+def question_name(approval: Approval) -> str:
+    """Name the question of a call, for the deliveries that ask it."""
+    return f"approval:{approval.id}"
+
+
+def decided_text(approval: Approval) -> str:
+    """Write what stands in the place of the question when it is decided."""
+    return f"{_call_text(approval)}\n\n{decided_line(approval)}"
+
+
+def decided_line(approval: Approval) -> str:
+    """Write in one line what was decided, and by whom."""
+    name = made_visible(cut(" ".join(approval.tool.split()), _NAME_LIMIT))
+    by = "" if approval.answered_by is None else f" by {made_visible(cut(approval.answered_by, _NAME_LIMIT))}"
+    return f"The call of {name} is {approval.state.value}{by}."
+
+
+def _call_text(approval: Approval) -> str:
+    """Write which call is asked for.
 
     A question that is cut says so, since the end of a long call may be what matters in it.
     """
@@ -142,10 +174,7 @@ def ask_text(approval: Approval) -> str:
     left_out = ""
     if len(shown) == _SHOWN_ARGUMENTS:
         left_out = f"\n(Only its beginning, of {len(approval.arguments)} characters: the page shows all of it.)"
-    return (
-        f"May I call {made_visible(name)}?\n{shown}{left_out}\n"
-        f"/approve {approval.id} lets it go ahead, /deny {approval.id} does not."
-    )
+    return f"May I call {made_visible(name)}?\n{shown}{left_out}"
 
 
 def answered_text(approval: Approval, *, always: bool) -> str:

@@ -81,7 +81,8 @@ def check(event: InboundEvent, *, channel: str, now_ms: int) -> InboundEvent:
     except ValueError as error:
         raise InvalidRequest(f"chat_type: {error} (expected {', '.join(ChatType)})", param="chat_type") from error
     names = {"chat_name": stored_name(event.chat_name), "sender_name": stored_name(event.sender_name)}
-    return replace(event, channel=channel, chat_type=chat_type, **names)
+    text = event.text if event.button is None else event.button
+    return replace(event, channel=channel, chat_type=chat_type, text=text, **names)
 
 
 class BindingMatchSettings(Settings, frozen=True, kw_only=True):
@@ -302,6 +303,9 @@ def _admit(event: InboundEvent, rules: AdmissionRules, policy: Decision, known: 
     if event.sender_is_bot and not settings.allow_bots:
         rule = f"{setting}.allowBots"
         return decide(Verdict.IGNORE, f"the sender is a bot, and {rule} is false (true would let it speak)", rule)
+    if event.button is not None and (standing is Rank.STRANGER or rules.command is None):
+        why = "the sender is a stranger" if standing is Rank.STRANGER else "it stands for no command"
+        return decide(Verdict.IGNORE, f"a button was pressed, and {why}")
     if standing is Rank.STRANGER:
         return _meet(event, settings, policy, known)
     if not event.text.strip() and not rules.has_files:
@@ -374,6 +378,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """By what else it is known, where other accounts of ours read it too."""
     left_to: str | None = None
     """The account of ours that is to take it, because it mentions that one and not the one that brings it."""
+    owner_chats: tuple[tuple[str, str], ...] = ()
+    """The owners of the channel with their direct chats, where the platform names these by the person."""
     attached: tuple[Block, ...] = ()
     """What stands in the transcript for the files that came with it."""
 
@@ -423,6 +429,8 @@ class InboundOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     session_key: str
     run_id: str | None = None
     command: str | None = None
+    reply: str | None = None
+    """What is said to whoever pressed a button."""
 
 
 class InboundTaken(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
+from backchannel.core.delivery.outgoing import Button
 from backchannel.core.policy.decisions import Decision
 from backchannel.core.text import clean_name, cut, made_visible
 
@@ -117,6 +118,24 @@ def code_text(code: str) -> str:
     return f"This bot does not know you yet. Ask its owner to run: backchannel pairing approve {code}"
 
 
+def request_text(pairing: PairingRecord) -> str:
+    """Word what an owner is asked."""
+    how = f"/pairing approve {pairing.code} lets them, /pairing deny {pairing.code} ignores them."
+    return f"{name_of(pairing)} wants to speak here.\n{how}"
+
+
+def request_buttons(pairing: PairingRecord) -> tuple[Button, ...]:
+    """Make the buttons under the request."""
+    code = pairing.code
+    return (Button("Let in", f"/pairing approve {code}"), Button("Ignore", f"/pairing deny {code}"))
+
+
+def request_name(number: int) -> str:
+    """Name the request of a stranger, for the deliveries that ask it."""
+    return f"pairing:{number}"
+
+
+EXPIRED_TEXT = "Nobody answered within an hour. The next message of this person gets another code."
 APPROVED_TEXT = "You may speak here now. Write again: what you wrote before was not read."
 
 

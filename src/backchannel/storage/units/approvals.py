@@ -14,7 +14,16 @@ from backchannel.core.flows.spawn_values import read_spawn
 from backchannel.core.keys import SessionKey
 from backchannel.core.money.budgets import BUDGET_TOOL
 from backchannel.core.policy.answering import Answerer, may_answer
-from backchannel.core.policy.approvals import Approval, ApprovalDecided, ApprovalState, ask_text
+from backchannel.core.policy.approvals import (
+    Approval,
+    ApprovalDecided,
+    ApprovalState,
+    ask_buttons,
+    ask_text,
+    decided_line,
+    decided_text,
+    question_name,
+)
 from backchannel.core.runs import Fence, Run, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.short_ids import IdKind, choose_id, parse_written_id
@@ -24,6 +33,7 @@ from backchannel.storage.events import QuestionSettled
 from backchannel.storage.tables import APPROVAL_GRANTS, APPROVALS
 from backchannel.storage.tx import Tx, filters, required
 from backchannel.storage.units import deliveries, runs, timers
+from backchannel.storage.units.asking import questions
 from backchannel.storage.views import lookups
 
 APPROVAL_TIMER = "approval"
@@ -84,7 +94,15 @@ def ask(tx: Tx, fence: Fence, call: ToolCall, lives_ms: int) -> Approval:
     if lives_ms:
         timers.set_timer(tx, APPROVAL_TIMER, approval.id, tx.now + lives_ms)
     if address is not None:
-        deliveries.post(tx, Post(session_key=run.session_key, address=address, text=ask_text(approval), run_id=run.id))
+        question = Post(
+            session_key=run.session_key,
+            address=address,
+            text=ask_text(approval),
+            run_id=run.id,
+            buttons=ask_buttons(approval),
+            question=question_name(approval),
+        )
+        deliveries.post(tx, question)
     return approval
 
 
@@ -190,6 +208,7 @@ def _settle(tx: Tx, approval: Approval, state: ApprovalState, by: str | None) ->
     timers.clear_timer(tx, APPROVAL_TIMER, approval.id)
     settled = APPROVALS.read(required(row))
     tx.happened(QuestionSettled(settled))
+    questions.decided(tx, question_name(settled), decided_text(settled), decided_line(settled))
     tx.tell(ApprovalChanged(settled))
     return settled
 

@@ -25,6 +25,7 @@ from backchannel.core.delivery.delivery import (
     notice_text,
     tool_line,
 )
+from backchannel.core.delivery.outgoing import write_buttons
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
@@ -83,23 +84,28 @@ def update(tx: Tx, delivery_id: str, **changed: Any) -> Delivery:
 def post(tx: Tx, text: Post, *, at_once: bool = False) -> Delivery:
     """Create the receipt of a text, and queue it. With `at_once` it is checked and split now."""
     delivery_id = new_id()
-    _insert(tx, delivery_id, text.session_key, text.exchange_id, text.run_id, text.quotes)
+    given = {
+        "quotes": text.quotes,
+        "buttons": write_buttons(text.buttons),
+        "question": text.question,
+        "edits": text.edits,
+    }
+    asked = {name: value for name, value in given.items() if value is not None}
+    _insert(tx, delivery_id, text.session_key, text.exchange_id, text.run_id, **asked)
     return hand_over(tx, delivery_id, text.text, text.address, at_once=at_once, always=text.always)
 
 
-def _insert(
-    tx: Tx, id: str, session_key: str, exchange_id: str | None, run_id: str | None, quotes: str | None = None
-) -> None:
+def _insert(tx: Tx, id: str, session_key: str, exchange_id: str | None, run_id: str | None, **asked: str) -> None:
     tx.insert(
         DELIVERIES,
         id=id,
         session_key=session_key,
         exchange_id=exchange_id,
         run_id=run_id,
-        quotes=quotes,
         state=DeliveryState.PENDING.value,
         created_at=tx.now,
         updated_at=tx.now,
+        **asked,
     )
 
 

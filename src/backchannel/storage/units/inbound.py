@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backchannel.core.commands.commands import Asker, CommandChat, CommandReply
+from backchannel.core.commands.commands import Asker, CommandChat, CommandReply, Rank
 from backchannel.core.delivery.channels import InboundEvent, InboundId
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import PolicyShadowed, QueueFilled
@@ -30,6 +30,7 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.tables import INBOUND_IDS
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import chats, commands, deliveries, inbox, own_posts, pairing, resets, runs, sessions
+from backchannel.storage.units.asking import owner_chats
 from backchannel.storage.units.money import reserving
 
 _STORED: StoredForm[InboundOutcome] = StoredForm(InboundOutcome)
@@ -58,14 +59,17 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> InboundTaken:
         admission = _with_money(tx, arrival, found, admission)
     if admission.verdict is Verdict.ANSWER and found is not None:
         admission = _with_room(tx, arrival, found, admission, start=start)
+    if admission.standing is Rank.OWNER and event.chat_type is ChatType.DIRECT:
+        owner_chats.note(tx, event)
     accepted: RunAccepted | None = None
+    reply: str | None = None
     match admission.verdict:
         case Verdict.RECORD:
             inbox.add_to(tx, _arrive(tx, arrival, found), _note(arrival, tx.now))
         case Verdict.ANSWER:
             accepted = runs.accept_into(tx, _arrive(tx, arrival, found), _request(arrival), start=start)
         case Verdict.COMMAND:
-            _command(tx, arrival, admission)
+            reply = _command(tx, arrival, admission)
         case Verdict.PAIR:
             pairing.begin(tx, arrival)
     outcome = InboundOutcome(
@@ -74,6 +78,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> InboundTaken:
         session_key=str(arrival.routed.key),
         run_id=accepted.run.id if accepted else None,
         command=admission.command.name.value if admission.command else None,
+        reply=reply,
     )
     _remember(tx, arrival.event.identity, outcome)
     return InboundTaken(outcome, accepted)
@@ -206,7 +211,8 @@ def _provenance(event: InboundEvent) -> Provenance:
     return Provenance(kind=ProvenanceKind.EXTERNAL_USER, source_channel=event.channel)
 
 
-def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
+def _command(tx: Tx, arrival: Arrival, admission: Admission) -> str | None:
+    """Carry out a command, and post its answer. The answer to a press of a button is returned, and posted nowhere."""
     command, routed = admission.command, arrival.routed
     if command is None:
         raise ValueError("a message that is admitted as a command names it")
@@ -222,5 +228,8 @@ def _command(tx: Tx, arrival: Arrival, admission: Admission) -> None:
             chat=CommandChat(routed.address, routed.quotes),
         )
         text = commands.carry_out(tx, command, routed.key, asker)
+    if arrival.event.button is not None:
+        return text
     reply = Post(session_key=str(routed.key), address=routed.address, text=text, quotes=routed.quotes, always=True)
     deliveries.post(tx, reply, at_once=True)
+    return None

@@ -16,11 +16,16 @@ from backchannel.core.policy.pairing import (
     ALPHABET,
     APPROVED_TEXT,
     CODE_LENGTH,
+    EXPIRED_TEXT,
     PAIRING_LIFE_MS,
     PairingRecord,
     PairingState,
     SenderKnown,
     code_text,
+    paired_text,
+    request_buttons,
+    request_name,
+    request_text,
 )
 from backchannel.core.sessions import read_address, write_address
 from backchannel.core.text import quoted
@@ -28,6 +33,7 @@ from backchannel.errors import InvalidRequest, PairingNotFound
 from backchannel.storage.tables import PAIRINGS
 from backchannel.storage.tx import Tx, filters, required
 from backchannel.storage.units import deliveries
+from backchannel.storage.units.asking import owner_chats, questions
 
 _FRESH = "created_at > ? AND created_at < ?"
 
@@ -70,13 +76,31 @@ def begin(tx: Tx, arrival: Arrival) -> None:
         return  # another gateway on this database has just given them one
     pairing = PAIRINGS.read(row)
     deliveries.post(tx, Post(session_key=key, address=address, text=code_text(pairing.code)), at_once=True)
+    _ask_owners(tx, arrival, pairing)
     tx.tell(PairingChanged(pairing))
+
+
+def _ask_owners(tx: Tx, arrival: Arrival, pairing: PairingRecord) -> None:
+    """Ask the owners of the channel in their direct chats, as far as these are known."""
+    owners = arrival.rules.settings.owners
+    named = dict(arrival.owner_chats)
+    for address in owner_chats.addresses(tx, pairing.channel, pairing.account_id, owners, named):
+        request = Post(
+            session_key=pairing.session_key,
+            address=address,
+            text=request_text(pairing),
+            always=True,
+            buttons=request_buttons(pairing),
+            question=request_name(pairing.number),
+        )
+        deliveries.post(tx, request, at_once=True)
 
 
 def remove_void(tx: Tx, channel: str) -> None:
     """Remove the strangers of a channel whose codes have expired."""
     void = "DELETE FROM pairings WHERE state = 'pending' AND channel = ? AND (created_at <= ? OR created_at >= ?)"
-    tx.run(void, channel, *_fresh(tx))
+    for (number,) in tx.all(f"{void} RETURNING number", channel, *_fresh(tx)):
+        questions.decided(tx, request_name(number), EXPIRED_TEXT, EXPIRED_TEXT)
 
 
 def _new_code(tx: Tx) -> str:
@@ -116,6 +140,8 @@ def answer(tx: Tx, code: str, state: PairingState, by: Answerer) -> PairingRecor
     if state is PairingState.APPROVED:
         told = Post(session_key=answered.session_key, address=read_address(answered.address), text=APPROVED_TEXT)
         deliveries.post(tx, told, at_once=True)
+    told_text = f"{paired_text(answered)} ({by.name})"
+    questions.decided(tx, request_name(answered.number), told_text, told_text)
     tx.tell(PairingChanged(answered))
     return answered
 

@@ -21,6 +21,7 @@ from backchannel.core.delivery.delivery import (
 )
 from backchannel.core.delivery.doubts import DoubtMove, DoubtStays
 from backchannel.core.delivery.drafts import LEFT_BEHIND, DraftBefore
+from backchannel.core.delivery.outgoing import Button, read_buttons
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
 from backchannel.storage.tx import ALIVE, Tx, required
@@ -42,6 +43,9 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
         head = DELIVERIES.read(row)
         if head.state is DeliveryState.SENDING or (head.due_at is not None and head.due_at > tx.now):
             return None
+        if head.edits is not None and _edited(tx, head) is None:
+            deliveries.settle(tx, head.id, DeliveryState.SKIPPED, "the message that it replaces is not in the chat")
+            continue
         if not _has_parts(tx, head.id):
             head = deliveries.prepare(tx, head)
         elif tx.outlets.limit(lane.channel) is None:
@@ -57,8 +61,28 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
             elif (move := _doubt_move(tx, claimed)) is DoubtMove.STOP:
                 _give_up(tx, claimed.part)
             else:
-                return replace(claimed, asks=move is DoubtMove.ASK)
+                return replace(claimed, asks=move is DoubtMove.ASK, buttons=_buttons(tx, claimed))
     return None
+
+
+def _edited(tx: Tx, delivery: Delivery) -> str | None:
+    """Return the platform's id of the message that a delivery replaces; None if it replaces none."""
+    if delivery.edits is None:
+        return None
+    row = tx.one(
+        "SELECT message_id FROM delivery_parts WHERE delivery_id = ? AND state = 'sent' ORDER BY n DESC LIMIT 1",
+        delivery.edits,
+    )
+    return None if row is None else row[0]
+
+
+def _buttons(tx: Tx, claimed: PartClaimed) -> tuple[Button, ...]:
+    """Return the buttons of a part: the last one of a delivery has them, where the channel has buttons."""
+    delivery = claimed.delivery
+    if delivery.buttons is None or not tx.outlets.has_buttons(delivery.channel or ""):
+        return ()
+    later = "SELECT 1 FROM delivery_parts WHERE delivery_id = ? AND n > ? AND state <> 'dropped' LIMIT 1"
+    return () if tx.one(later, delivery.id, claimed.part.n) else read_buttons(delivery.buttons)
 
 
 def _doubt_move(tx: Tx, claimed: PartClaimed) -> DoubtMove:
@@ -84,11 +108,11 @@ def _has_parts(tx: Tx, delivery_id: str) -> bool:
 def _begin(tx: Tx, head: Delivery, before: DraftBefore) -> PartClaimed:
     part = tx.one(
         "UPDATE delivery_parts SET state = 'sending', attempts = attempts + 1, error = NULL, "
-        "draft_id = coalesce(?, draft_id), note = coalesce(?, note) "
+        "draft_id = coalesce(CASE WHEN attempts = 0 AND n = 1 THEN ? END, draft_id), note = coalesce(?, note) "
         "WHERE delivery_id = ? AND n = "
         "(SELECT min(n) FROM delivery_parts WHERE delivery_id = ? AND state NOT IN ('sent', 'dropped')) "
         f"{DELIVERY_PARTS.returning}",
-        before.draft_id,
+        before.draft_id or _edited(tx, head),
         before.note,
         head.id,
         head.id,
@@ -180,7 +204,10 @@ def _follow(tx: Tx, lane: DeliveryLane, to: str) -> None:
         *values,
     )
     tx.run(
-        f"UPDATE deliveries SET target = ?, position = position + ?, quotes = NULL WHERE {where}", to, moved_on, *values
+        f"UPDATE deliveries SET target = ?, position = position + ?, quotes = NULL, edits = NULL WHERE {where}",
+        to,
+        moved_on,
+        *values,
     )
     if row is not None:
         deliveries.update(tx, row[0], target=to)  # told of one, the lane looks for all

@@ -1,0 +1,1 @@
+"""Questions to owners, and the chats where they are asked."""
