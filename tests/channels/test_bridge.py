@@ -12,8 +12,9 @@ import pytest
 
 from backchannel.channels.bridge.channel import Bridge
 from backchannel.channels.bridge.settings import BridgeSettings
+from backchannel.core.delivery.attempts import MAX_RETRY_TIME_MS, AttemptRules, after_attempt
 from backchannel.core.delivery.channels import ChannelBusy, ChannelRefused, ChannelSilent, OutboundPart
-from backchannel.core.delivery.delivery import MAX_RETRY_TIME_MS, AttemptRules, Tries, after_attempt
+from backchannel.core.delivery.delivery import Tries
 from backchannel.runtime.clocks import SystemClock
 from tests.support.far_end import SECRET, FarEnd, Fault, Told
 from tests.support.servers import Break, Hang

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
+from backchannel.core.delivery.attempts import MAX_ATTEMPTS
 from backchannel.core.delivery.channels import ChannelBusy, ChannelError, ChannelRefused, ChannelSilent
-from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.delivery.outgoing import PartProof
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest

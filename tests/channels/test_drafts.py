@@ -11,8 +11,9 @@ import pytest
 
 from backchannel.agents.scripted import Reply, ScriptedModel, call
 from backchannel.core.contracts import ModelEvent, ModelReply, ModelRequest, TextDelta
+from backchannel.core.delivery.attempts import MAX_ATTEMPTS
 from backchannel.core.delivery.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, Draft, Sent
-from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.delivery.drafts import LEFT_BEHIND
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.keys import SessionKey

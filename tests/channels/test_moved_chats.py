@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
+from backchannel.core.delivery.attempts import MAX_ATTEMPTS
 from backchannel.core.delivery.channels import ChannelBusy, ChannelMoved
-from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from tests.channels.desk import ChannelDesk, desk
 from tests.support.clocks import StageClock

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from backchannel.agents.scripted import ScriptedModel
+from backchannel.core.delivery.attempts import MAX_ATTEMPTS
 from backchannel.core.delivery.channels import Channel, ChannelSilent, OutboundPart, Sent
-from backchannel.core.delivery.delivery import MAX_ATTEMPTS, DeliveryState, Post
+from backchannel.core.delivery.delivery import DeliveryState, Post
 from backchannel.core.sessions import Address
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
 from backchannel.gateway.app import Gateway

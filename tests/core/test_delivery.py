@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backchannel.core.delivery.channels import ChannelBusy, ChannelError, ChannelRefused, ChannelSilent, Sent
-from backchannel.core.delivery.delivery import (
+from backchannel.core.delivery.attempts import (
     MAX_ATTEMPTS,
     MAX_RETRY_TIME_MS,
     AttemptRules,
+    after_attempt,
+    after_crash,
+    retry_wait,
+)
+from backchannel.core.delivery.channels import ChannelBusy, ChannelError, ChannelRefused, ChannelSilent, Sent
+from backchannel.core.delivery.delivery import (
     Delivery,
     DeliveryAction,
     DeliveryLane,
@@ -22,13 +27,10 @@ from backchannel.core.delivery.delivery import (
     Part,
     Tries,
     act,
-    after_attempt,
-    after_crash,
     draft_key,
     make_parts,
     parse_part_key,
     part_key,
-    retry_wait,
     state_of,
 )
 from backchannel.errors import InvalidRequest

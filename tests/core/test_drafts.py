@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from backchannel.core.delivery.attempts import MAX_ATTEMPTS, AttemptRules, account_hold_ms, after_attempt
 from backchannel.core.delivery.channels import ChannelBusy, ChannelMoved, ChannelRefused, ChannelSilent, DraftGone, Sent
-from backchannel.core.delivery.delivery import (
-    MAX_ATTEMPTS,
-    AttemptRules,
-    DeliveryState,
-    Tries,
-    account_hold_ms,
-    after_attempt,
-)
+from backchannel.core.delivery.delivery import DeliveryState, Tries
 from backchannel.core.delivery.drafts import DraftMove, DraftState, ShownDraft, may_take_over, next_move
 from tests.core.test_delivery import delivery
 

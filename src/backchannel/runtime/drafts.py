@@ -19,6 +19,7 @@ from contextlib import suppress
 import structlog
 
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.attempts import MAX_ATTEMPTS, account_hold_ms, retry_wait
 from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.delivery.channels import (
     Channel,
@@ -30,14 +31,7 @@ from backchannel.core.delivery.channels import (
     Draft,
     Sent,
 )
-from backchannel.core.delivery.delivery import (
-    MAX_ATTEMPTS,
-    DeliveryLane,
-    Tries,
-    account_hold_ms,
-    draft_key,
-    retry_wait,
-)
+from backchannel.core.delivery.delivery import DeliveryLane, Tries, draft_key
 from backchannel.core.delivery.drafts import DraftMove, DraftState, ShownDraft
 from backchannel.core.delivery.splitting import opening_of
 from backchannel.core.facts import ApprovalChanged, DraftChanged, RunChanged

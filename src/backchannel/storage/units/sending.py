@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from backchannel.core.delivery.attempts import AttemptRules, account_hold_ms, after_attempt, after_crash, after_question
 from backchannel.core.delivery.channels import ChannelError, ChannelMoved, ChannelRefused, Sent, no_channel
 from backchannel.core.delivery.delivery import (
-    AttemptRules,
     Delivery,
     DeliveryLane,
     DeliveryState,
     Part,
     PartAttempted,
     PartClaimed,
-    account_hold_ms,
-    after_attempt,
-    after_crash,
-    after_question,
     state_of,
 )
 from backchannel.core.delivery.doubts import DoubtMove, DoubtStays
