@@ -266,6 +266,20 @@ async def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost(held: 
     assert len(held.texts) == 2
 
 
+async def test_what_was_written_while_the_gateway_was_away_is_taken_in_order(held: HeldWorld, tmp_path: Path) -> None:
+    async with desk(tmp_path, held.settings, *held.own) as at:
+        await held.say(at.gateway, "one", "1")
+        await _replies(at, 1)
+    for number, text in enumerate(["two", "three", "four"], 2):
+        held.write_away(text, str(number))
+    held.write_away("two", "2")  # a history may bring what was there before
+    async with desk(tmp_path, held.settings, *held.own) as at:
+        await _replies(at, 3)
+        await at_rest(at.gateway)
+        said = [text for text in await texts_of(at.gateway) if text in ("one", "two", "three", "four")]
+    assert said == ["one", "two", "three", "four"] and len(held.texts) == 4
+
+
 async def test_credentials_that_are_revoked_are_told_in_words_until_they_are_taken_again(
     held: HeldWorld, tmp_path: Path
 ) -> None:

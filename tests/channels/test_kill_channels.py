@@ -172,6 +172,45 @@ async def test_a_press_of_a_button_counts_once_wherever_a_commit_or_a_send_is_cu
     assert points >= 16 and sends >= 9
 
 
+class FileSent(AnsweredInParts):
+    """Somebody asks for a file, and gets the reply and the file."""
+
+    def reply(self, request: ModelRequest) -> Any:
+        return "here it is" if request.messages[-1].role is Role.TOOL_RESULT else [call("attach", path="a.txt")]
+
+    def equip(self, gateway: Gateway) -> None:
+        super().equip(gateway)
+        workspace = gateway.config.state_dir / "agents" / "main" / "workspace"
+        workspace.mkdir(parents=True, exist_ok=True)
+        (workspace / "a.txt").write_bytes(b"the file")
+
+    async def drive(self, gateway: Gateway) -> None:
+        body, headers = signed(event())
+        await gateway.inbound.post("desk", body, headers)
+        await at_rest(gateway)
+
+    def check(self, database: sqlite3.Connection) -> None:
+        text, file = self.far_end.messages
+        assert (text.text, file.file) == ("here it is", ("a.txt", "text/plain", b"the file"))
+        assert set(self.far_end.counts.values()) == {1}, f"a key was taken twice: {self.far_end.counts}"
+        assert database.execute("SELECT state FROM delivery_parts").fetchall() == [("sent",), ("sent",)]
+        assert database.execute("SELECT count(*) FROM attachments").fetchall() == [(1,)]
+
+
+async def test_a_file_arrives_once_wherever_a_commit_or_a_send_is_cut(
+    record_property: Callable[[str, object], None],
+) -> None:
+    def config(far_end: FarEnd) -> dict[str, object]:
+        channels = {"desk": far_end.settings(files=True)}
+        return {**_config(far_end), "channels": channels, "tools": {"allow": ["attach"]}}
+
+    points = await cut_commits(FileSent, config)
+    record_property(CRASH_POINTS, ("FileSent, at commits", points))
+    sends = await cut_sends(FileSent, config)
+    record_property(CRASH_POINTS, ("FileSent, at sends", sends))
+    assert points >= 14 and sends >= 6
+
+
 class Typist:
     """A model that waits after each piece of its reply until the platform shows it, or has had its time to."""
 

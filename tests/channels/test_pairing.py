@@ -50,7 +50,9 @@ class Street:
         return await self.hears(channel, changed["chatId"], count)
 
     def heard(self, channel: str, chat: str) -> list[str]:
-        return [message.text for message in self.ends[channel].messages if message.to == chat]
+        """List what was said in a chat, without what an owner is asked about strangers."""
+        texts = [message.text for message in self.ends[channel].messages if message.to == chat]
+        return [text for text in texts if "wants to speak here" not in text]
 
     async def hears(self, channel: str, chat: str, count: int) -> str:
         """Wait for a message into a chat that has had so many before."""

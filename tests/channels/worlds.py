@@ -168,8 +168,33 @@ class ButtonWorld(PlatformWorld):
         """Let a stranger write."""
 
 
+class FileWorld(PlatformWorld):
+    """A platform that takes files."""
+
+    @abstractmethod
+    def take_files(self) -> None:
+        """Let files be sent."""
+
+    @property
+    @abstractmethod
+    def files(self) -> list[tuple[str, bytes]]:
+        """The files that people got, by name and content."""
+
+    @abstractmethod
+    def refuse_files(self) -> None:
+        """Let the platform refuse the next file."""
+
+    @abstractmethod
+    def lose_file(self) -> None:
+        """Let the platform take the next file, and not answer."""
+
+
 class HeldWorld(PlatformWorld):
     """A platform whose channel keeps a connection open."""
+
+    @abstractmethod
+    def write_away(self, text: str, message_id: str) -> None:
+        """Write something while no gateway runs."""
 
     @abstractmethod
     def cut(self) -> None:
@@ -184,7 +209,7 @@ class HeldWorld(PlatformWorld):
         """Wait until our credentials were refused twice: then the first time was noticed."""
 
 
-class BridgeWorld(GroupWorld, ButtonWorld):
+class BridgeWorld(GroupWorld, ButtonWorld, FileWorld):
     name, chat, takes_key, proves = "desk", "Chat-1", True, True
     group, thread_key = "Group-1", "agent:main:desk:group:group-1:thread:T1"
 
@@ -234,6 +259,19 @@ class BridgeWorld(GroupWorld, ButtonWorld):
     @property
     def places(self) -> list[tuple[str, str | None]]:
         return [(message.to, message.thread_id) for message in self._far_end.messages]
+
+    def take_files(self) -> None:
+        self.settings = {"desk": self._far_end.settings(files=True)}
+
+    @property
+    def files(self) -> list[tuple[str, bytes]]:
+        return [(message.file[0], message.file[2]) for message in self._far_end.messages if message.file]
+
+    def refuse_files(self) -> None:
+        self._far_end.then(None, Fault(404, body="no files here"))
+
+    def lose_file(self) -> None:
+        self._far_end.then(None, Fault(500, takes=True))
 
     def have_owner(self) -> None:
         rules = {"allowFrom": ["bob"], "owners": ["ann"], "pairing": True, "buttons": True}
@@ -334,6 +372,9 @@ class PigeonWorld(GroupWorld, HeldWorld):
     def places(self) -> list[tuple[str, str | None]]:
         return [(part.to, part.thread_id) for part in self._channel.taken]
 
+    def write_away(self, text: str, message_id: str) -> None:
+        self._channel.written.put_nowait({"sender_id": "ann", "message_id": message_id, "text": text})
+
     def cut(self) -> None:
         self._channel.breaks.append(OSError("the connection broke"))
         self._interrupt()
@@ -398,7 +439,7 @@ class StreamingWorld(PlatformWorld):
         await gateway.inbound.receive("chat", direct)
 
 
-class TelegramWorld(GroupWorld, HeldWorld, ButtonWorld):
+class TelegramWorld(GroupWorld, HeldWorld, ButtonWorld, FileWorld):
     name, chat, other_chat, takes_key = "telegram", str(ANN), str(BOB), False
     group, thread_key = str(GROUP), f"agent:main:telegram:group:{GROUP}:topic:12"
 
@@ -470,6 +511,9 @@ class TelegramWorld(GroupWorld, HeldWorld, ButtonWorld):
         posts = self._telegram.posts
         return [(str(post.chat_id), None if post.thread_id is None else str(post.thread_id)) for post in posts]
 
+    def write_away(self, text: str, message_id: str) -> None:
+        self._telegram.say(text, message_id=int(message_id))
+
     def cut(self) -> None:
         self._telegram.then("getUpdates", *[Break(takes=False)] * 2)
         self._telegram.time_over()
@@ -481,6 +525,19 @@ class TelegramWorld(GroupWorld, HeldWorld, ButtonWorld):
     async def refused_twice(self) -> None:
         before = len(self._telegram.called("getMe"))
         await self._telegram.until(lambda: len(self._telegram.called("getMe")) >= before + 2)
+
+    def take_files(self) -> None:
+        self.settings = {"telegram": self._telegram.settings(streaming=False)}
+
+    @property
+    def files(self) -> list[tuple[str, bytes]]:
+        return [(post.file[1], post.file[2]) for post in self._telegram.posts if post.file]
+
+    def refuse_files(self) -> None:
+        self._telegram.then("sendDocument", telegram_api.Fault(400, "Bad Request: no files here"))
+
+    def lose_file(self) -> None:
+        self._telegram.then("sendDocument", Break(takes=True))
 
     def have_owner(self) -> None:
         rules = {"allowFrom": [str(BOB)], "owners": [str(ANN)], "pairing": True, "streaming": False}

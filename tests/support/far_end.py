@@ -11,6 +11,7 @@ A key that comes again is answered as the first time and not taken again, as the
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -46,6 +47,8 @@ class Message:
     account_id: str | None
     thread_id: str | None
     message_id: str
+    file: tuple[str, str, bytes] | None = None
+    """Its file: name, type and content."""
     buttons: Mapping[str, str] = field(default_factory=dict)
     """The values of its buttons, by their labels."""
 
@@ -61,7 +64,7 @@ class FarEnd(LocalServer):
         """The keys of everything that was posted, in order, repetitions included."""
         self.messages: list[Message] = []
         self._taken: dict[str, Message] = {}
-        self._told: deque[Told] = deque()
+        self._told: deque[Told | None] = deque()
         self._came = asyncio.Condition()
 
     def opened(self, port: int) -> None:
@@ -71,8 +74,8 @@ class FarEnd(LocalServer):
         """Make the settings of a channel that leads here."""
         return {"adapter": "bridge", "url": self.url, "secret": self.secret, "allowFrom": ["*"], **more}
 
-    def then(self, *told: Told) -> None:
-        """Say what becomes of the next posts; all others are taken and answered."""
+    def then(self, *told: Told | None) -> None:
+        """Say what becomes of the next posts; None, and all others, are taken and answered."""
         self._told.extend(told)
 
     def clear(self) -> None:
@@ -148,10 +151,19 @@ class FarEnd(LocalServer):
             thread_id=body.get("threadId"),
             message_id=f"m{len(self.messages) + 1}",
             buttons=buttons,
+            file=_file(body.get("file")),
         )
-        assert body["deliveryId"] == key.rpartition("/")[0]
+        assert body["deliveryId"] == key.removesuffix("/instead").rpartition("/")[0]
         self.messages.append(message)
         self._taken[key] = message
+
+
+def _file(given: dict[str, Any] | None) -> tuple[str, str, bytes] | None:
+    if given is None:
+        return None
+    content = base64.b64decode(given["content"], validate=True)
+    assert len(content) == given["size"]
+    return given["name"], given["mimeType"], content
 
 
 async def _answer(writer: asyncio.StreamWriter, status: int, headers: Mapping[str, str], body: str) -> None:

@@ -81,7 +81,7 @@ class DeadlyChannel(Channel):
         self._death = death
         self.name, self.max_text_length = name, self._inner.max_text_length
         self.takes_key, self.settings = self._inner.takes_key, self._inner.settings
-        self.has_buttons = self._inner.has_buttons
+        self.has_buttons, self.max_file_bytes = self._inner.has_buttons, self._inner.max_file_bytes
         self.post, self.close = self._inner.post, self._inner.close  # type: ignore[method-assign]  # it only watches sends
 
     async def send(self, part: OutboundPart) -> Sent:

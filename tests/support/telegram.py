@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple, Self
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from tests.support.platform import Moment
 from tests.support.servers import Break, Hang, LocalServer
@@ -34,7 +35,7 @@ ANN, BOB, EVE = 7, 8, 9
 NAMES = {ANN: "Ann", BOB: "Bob", EVE: "Eve"}
 GROUP = -1001
 MAX_UNITS = 4096
-WRITES = ("sendMessage", "editMessageText", "deleteMessage")
+WRITES = ("sendMessage", "sendPhoto", "sendDocument", "editMessageText", "deleteMessage")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Post:
     is_html: bool
     thread_id: int | None
     reply_to: int | None
+    file: tuple[str, str, bytes] | None = None
+    """What was sent with it: the method, the name, the content."""
     buttons: dict[str, str] = field(default_factory=dict)
     """The values of its buttons, by their labels."""
     edits: list[str] = field(default_factory=list)
@@ -234,8 +237,8 @@ class Telegram(LocalServer):
         path = head[0].split(" ")[1]
         if path.startswith("/file/"):
             return await self._file(path, writer)
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body)))
+        body = await _body(reader, headers)
+        fields, sent = _read_body(headers.get("content-type", ""), body)
         token, _, method = path.removeprefix("/bot").partition("/")
         self.calls.append(Call(method, fields, asyncio.get_running_loop().time()))
         told = self._told[method].popleft() if self._told[method] else None
@@ -250,7 +253,7 @@ class Telegram(LocalServer):
                 raise Refusal(400, f"Bad Request: {problem}")
             await self._reached(number, "before")
             if told is None or told.takes:
-                result = self._me(token) if method == "getMe" else await self._do(method, fields, reader)
+                result = self._me(token) if method == "getMe" else await self._do(method, fields, reader, sent)
             self._wake()
             await self._reached(number, "taken")
             if told is not None:
@@ -295,8 +298,12 @@ class Telegram(LocalServer):
             "supports_inline_queries": False,
         }
 
-    async def _do(self, method: str, fields: dict[str, str], reader: asyncio.StreamReader) -> Any:
+    async def _do(
+        self, method: str, fields: dict[str, str], reader: asyncio.StreamReader, sent: dict[str, tuple[str, bytes]]
+    ) -> Any:
         match method:
+            case "sendPhoto" | "sendDocument":
+                return self._send_file(method, fields, sent)
             case "getUpdates":
                 return await self._get_updates(fields, reader)
             case "sendMessage":
@@ -392,8 +399,19 @@ class Telegram(LocalServer):
         reply = json.loads(fields.get("reply_parameters", "{}")).get("message_id")
         number = self._next_message(chat["id"])
         is_html = "parse_mode" in fields
-        self.posts.append(Post(number, chat["id"], text, fields["text"], is_html, thread, reply, _buttons(fields)))
+        self.posts.append(
+            Post(number, chat["id"], text, fields["text"], is_html, thread, reply, buttons=_buttons(fields))
+        )
         return self._shown(self.posts[-1])
+
+    def _send_file(self, method: str, fields: dict[str, str], sent: dict[str, tuple[str, bytes]]) -> dict[str, Any]:
+        field = "photo" if method == "sendPhoto" else "document"
+        name, content = sent[fields[field].removeprefix("attach://")]
+        if method == "sendPhoto" and len(content) > 10 * 1024 * 1024:
+            self.problems.append("a photo is too large")
+        made = self._send(fields | {"text": fields.get("caption") or name})
+        self.posts[-1].file = (method, name, content)
+        return made
 
     def _edit(self, fields: dict[str, str]) -> dict[str, Any]:
         post = self._find(fields, "message to edit not found")
@@ -466,6 +484,34 @@ class Telegram(LocalServer):
         task = asyncio.ensure_future(wake())
         self._handlers.add(task)
         task.add_done_callback(self._handlers.discard)
+
+
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    if headers.get("transfer-encoding") != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", 0)))
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += await reader.readexactly(size)
+        await reader.readline()
+    await reader.readline()
+    return body
+
+
+def _read_body(content_type: str, body: bytes) -> tuple[dict[str, str], dict[str, tuple[str, bytes]]]:
+    """Read a form, and the files in it by the names of their parts."""
+    if not content_type.startswith("multipart/form-data"):
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body))), {}
+    boundary = b"--" + content_type.partition("boundary=")[2].strip('"').encode()
+    fields: dict[str, str] = {}
+    files: dict[str, tuple[str, bytes]] = {}
+    for piece in body.split(boundary)[1:-1]:
+        head, _, content = piece.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        named = dict(re.findall(r'(\w+)="([^"]*)"', head.decode()))
+        if "filename" in named:
+            files[named["name"]] = (unquote(named["filename"]), content.removesuffix(b"\r\n"))
+        else:
+            fields[named["name"]] = content.removesuffix(b"\r\n").decode()
+    return fields, files
 
 
 def _buttons(fields: dict[str, str]) -> dict[str, str]:

@@ -74,6 +74,17 @@ _SCOPE = _object({"type": _text, "chat_id": _chat, "user_id": _integer}, "type")
 _BUTTON = _object({"text": _text, "callback_data": _text}, "text", "callback_data")
 _MARKUP = _object({"inline_keyboard": _list(_list(_BUTTON))}, "inline_keyboard")
 
+_FILE_FIELDS: dict[str, Check] = {
+    "business_connection_id": _text,
+    "chat_id": _chat,
+    "message_thread_id": _integer,
+    "caption": _text,
+    "parse_mode": _text,
+    "disable_notification": _boolean,
+    "protect_content": _boolean,
+    "reply_parameters": _REPLY,
+    "reply_markup": _MARKUP,
+}
 METHODS: Mapping[str, Mapping[str, Check]] = {
     "getMe": {},
     "getUpdates": {
@@ -120,6 +131,8 @@ METHODS: Mapping[str, Mapping[str, Check]] = {
         "link_preview_options": _PREVIEW,
         "reply_markup": _MARKUP,
     },
+    "sendPhoto": _FILE_FIELDS | {"photo": _text},
+    "sendDocument": _FILE_FIELDS | {"document": _text},
     "answerCallbackQuery": {
         "callback_query_id": _text,
         "text": _text,
@@ -142,6 +155,8 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "setWebhook": ("url",),
     "sendMessage": ("chat_id", "text"),
     "editMessageText": ("chat_id", "message_id", "text"),
+    "sendPhoto": ("chat_id", "photo"),
+    "sendDocument": ("chat_id", "document"),
     "answerCallbackQuery": ("callback_query_id",),
     "deleteMessage": ("chat_id", "message_id"),
     "sendChatAction": ("chat_id", "action"),
@@ -177,6 +192,8 @@ def _limits(method: str, fields: Mapping[str, str]) -> str | None:
     for row in json.loads(fields.get("reply_markup", '{"inline_keyboard": []}'))["inline_keyboard"]:
         if any(not 1 <= len(button["callback_data"].encode()) <= 64 for button in row):
             return f"{method}: callback_data has 1 to 64 bytes"
+    if len(fields.get("caption", "").encode("utf-16-le")) // 2 > 1024:
+        return f"{method}: caption has at most 1024 characters"
     if method == "answerCallbackQuery" and len(fields.get("text", "")) > 200:
         return f"{method}: text has at most 200 characters"
     commands = json.loads(fields.get("commands", "[]"))

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkabl
 import msgspec
 
 from backchannel.core.delivery.delivery import DeliveryLane
+from backchannel.core.delivery.outgoing import TakenFile
 from backchannel.core.messages import Block, Message, Usage
 from backchannel.core.policy.send_policy import SendDecision
 from backchannel.core.sessions import Session
@@ -75,6 +76,8 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
     content: tuple[Block, ...]
     is_error: bool = False
+    attached: TakenFile | None = None
+    """A file that is sent with the reply of the run."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from backchannel.core.delivery.outgoing import FileCopy
 from backchannel.core.stored import StoredForm
 from backchannel.core.text import storable_text, without_controls
 
@@ -181,6 +182,8 @@ class Message(_Wire, frozen=True):
     is_error: bool | None = None
     compaction: CompactionEntry | None = None
     """Set on a summary of older messages. Models see it in their place, at the beginning."""
+    attached: FileCopy | None = None
+    """The file that a tool result sends with the reply of its run."""
     moved: str | None = None
     """Why the request for this reply did not just extend the one before."""
 

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import structlog
@@ -26,6 +27,8 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from backchannel.config.adapters import webhook_hosts
 from backchannel.config.schema_doors import LimitSettings as Sizes
+from backchannel.core.delivery.attached import MAX_FILE_BYTES
+from backchannel.core.delivery.received import clean_file_name
 from backchannel.errors import (
     BadSignature,
     GatewayError,
@@ -193,6 +196,7 @@ class Web:
             Route("/readyz", self._readyz),
             Route("/metrics", self._metrics),
             Route("/openapi.json", self._openapi),
+            Route("/media/{file}/{name}", self._media),
             Route("/tools/invoke", self._invoke, methods=["POST"]),
             Route("/channels/{name}/inbound", self._inbound, methods=["POST"]),
             *self._resource.routes(),
@@ -217,6 +221,16 @@ class Web:
     async def _metrics(self, request: Request) -> Response:
         await self.check_reader(request)
         return Response(await self.metrics.show(), media_type=CONTENT_TYPE)
+
+    async def _media(self, request: Request) -> Response:
+        """Give a file that an agent sent, to a reader: always to be saved, never to be shown as a page."""
+        await self.check_reader(request)
+        content = await self._parts.runtime.media.load(request.path_params["file"], MAX_FILE_BYTES)
+        if content is None:
+            raise NotFound("no such file is kept here")
+        name = quote(clean_file_name(request.path_params["name"]) or "file", safe="")
+        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}", "X-Content-Type-Options": "nosniff"}
+        return Response(content, media_type="application/octet-stream", headers=headers)
 
     async def _openapi(self, request: Request) -> Response:
         await self.check_reader(request)

@@ -28,6 +28,7 @@ from backchannel.core.contracts import (
     ToolSet,
     check_calls,
 )
+from backchannel.core.delivery.attached import content_type, describe
 from backchannel.core.headers import strip_mark_from
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import (
@@ -57,6 +58,7 @@ from backchannel.core.stored import StoredForm
 from backchannel.core.text import storable_text
 from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.approvals import Approvals
+from backchannel.runtime.cluster.media import Media
 from backchannel.runtime.events import Hub, ToolEnded, ToolStarted
 from backchannel.runtime.lanes import StopReason
 from backchannel.runtime.supervisor import DatabaseWait
@@ -233,8 +235,16 @@ class ToolCalls:
     """Carries out tool calls."""
 
     def __init__(
-        self, store: Store, tools: ToolSet, approvals: Approvals, hub: Hub, clock: Clock, wait: DatabaseWait
+        self,
+        store: Store,
+        tools: ToolSet,
+        approvals: Approvals,
+        hub: Hub,
+        clock: Clock,
+        wait: DatabaseWait,
+        media: Media,
     ) -> None:
+        self._media = media
         self._store = store
         self._approvals = approvals
         self._tools = tools
@@ -255,7 +265,7 @@ class ToolCalls:
             raise failed.exceptions[0] from None
 
     async def _carry_out(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> None:
-        result = self._result(active, call, await self.output(active, tools, call))
+        result = await self._result(active, call, await self.output(active, tools, call))
         active.run = await self._durably(lambda: self._store.commit_result(active.fence, result, active.ran_ms))
 
     async def recorded(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> CallRecorded:
@@ -265,11 +275,17 @@ class ToolCalls:
             return _STORED.read(known.result)
         output = await self.output(active, tools, known)
         recorded = CallRecorded(output.content, output.is_error)
-        result, kept = self._result(active, call, output), _STORED.write(recorded)
+        result, kept = await self._result(active, call, output), _STORED.write(recorded)
         await self._durably(lambda: self._store.commit_function_result(active.fence, result, kept, active.ran_ms))
         return recorded
 
-    def _result(self, active: ActiveRun, call: ToolCall, output: ToolOutput) -> Message:
+    async def _result(self, active: ActiveRun, call: ToolCall, output: ToolOutput) -> Message:
+        """Make the message of a result. A file that it sends is kept before."""
+        copy = None
+        if (taken := output.attached) is not None:
+            mime_type = await asyncio.to_thread(content_type, taken.content)
+            name = await self._durably(lambda: self._media.store(taken.content, mime_type))
+            copy = describe(taken, name, mime_type)
         return Message(
             id=new_id(),
             role=Role.TOOL_RESULT,
@@ -279,6 +295,7 @@ class ToolCalls:
             tool_call_id=call.id,
             tool_name=call.name,
             is_error=output.is_error,
+            attached=copy,
         )
 
     async def output(self, active: ActiveRun, tools: Mapping[str, Tool], call: ToolCall) -> ToolOutput:
@@ -304,7 +321,7 @@ class ToolCalls:
         output = await _invoke(tool, _context(active.run, call), arguments)
         content = result_content(output.content)
         self._hub.publish(ToolEnded(active.run, call.id, call.name, output.is_error, content))
-        return ToolOutput(content, output.is_error)
+        return ToolOutput(content, output.is_error, output.attached)
 
     async def _back_again(self, active: ActiveRun, call: ToolCall) -> Tool | None:
         """Look once more for a tool that was there when its call was asked for: its server may be up by now."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.attached import MAX_FILE_BYTES
 from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.delivery.channels import (
     Channel,
@@ -25,15 +26,18 @@ from backchannel.core.delivery.channels import (
     OutboundPart,
     Sent,
     can_find,
+    file_limit,
 )
 from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, PartClaimed
 from backchannel.core.delivery.doubts import NO_RECOURSE, DoubtStays, Recourse
+from backchannel.core.delivery.outgoing import OutboundFile
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import AccountHeld, DeliveryChanged
 from backchannel.core.policy.send_policy import SendDecision
 from backchannel.errors import FenceLost
 from backchannel.runtime.clocks import sleep_or_event
 from backchannel.runtime.cluster.duties import Duties
+from backchannel.runtime.cluster.media import Media
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.supervisor import CLOSE_LIMIT_S, DatabaseWait
@@ -77,6 +81,10 @@ class ChannelOutlets:
     def streams(self, channel: str) -> bool:
         found = self._channels.get(channel)
         return found is not None and found.streams
+
+    def file_limit(self, channel: str) -> int:
+        found = self._channels.get(channel)
+        return 0 if found is None else file_limit(found)
 
     def has_buttons(self, channel: str) -> bool:
         found = self._channels.get(channel)
@@ -159,9 +167,11 @@ class Outbox(Service):
         settled: Settled,
         wait: DatabaseWait,
         duties: Duties,
+        media: Media,
     ) -> None:
         """Make it; `settled` waits for drafts that are on their way to a chat."""
         self._sends_over = duties.sends_over
+        self._media = media
         self._store = store
         self._wait = wait
         self._settled = settled
@@ -279,13 +289,22 @@ class Outbox(Service):
     ) -> Sent | ChannelError | None:
         delivery, part = claimed.delivery, claimed.part
         try:
-            return await call(_outbound(claimed))
+            return await call(_outbound(claimed, await self._file(claimed)))
         except ChannelError as error:
             log.info("a part was not sent", delivery=delivery.id, key=part.key, error=error.reason)
             return error
         except Exception as error:  # noqa: BLE001  # the edge of a channel: it is not known what arrived; it is logged
             self._log_fault("a channel failed", delivery.channel or "", error)
             return ChannelSilent(f"the channel failed: {_words(error)}")
+
+    async def _file(self, claimed: PartClaimed) -> OutboundFile | None:
+        """Load the file of a part."""
+        if (copy := claimed.file) is None:
+            return None
+        content = await self._media.load(copy.file, MAX_FILE_BYTES)
+        if content is None:
+            raise ChannelRefused("its copy is not there any more")
+        return OutboundFile(name=copy.name, mime_type=copy.mime_type, content=content)
 
     async def _commit(self, channel: str, unit: Callable[[], Awaitable[T]]) -> T:
         """Commit a step of a lane, and retry until it is done: it must not be lost, nor the lane stand still."""
@@ -298,7 +317,7 @@ class Outbox(Service):
         log.error(what, channel=channel, error=_words(error), exc_info=error if is_new else None)
 
 
-def _outbound(claimed: PartClaimed) -> OutboundPart:
+def _outbound(claimed: PartClaimed, file: OutboundFile | None) -> OutboundPart:
     delivery, part = claimed.delivery, claimed.part
     return OutboundPart(
         delivery_id=delivery.id,
@@ -310,6 +329,7 @@ def _outbound(claimed: PartClaimed) -> OutboundPart:
         reply_to=delivery.quotes if part.n == 1 else None,
         draft_id=part.draft_id,
         buttons=claimed.buttons,
+        file=file,
     )
 
 

@@ -30,6 +30,7 @@ from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
 from backchannel.runtime.approvals import Approvals
 from backchannel.runtime.asking import Asking
+from backchannel.runtime.cluster.media import Media
 from backchannel.runtime.conversations import Conversations, PreparedRequest
 from backchannel.runtime.events import Hub
 from backchannel.runtime.lanes import Stop, StopReason
@@ -56,6 +57,7 @@ class Runner:
         spending: Spending,
         asking: Gate,
         wait: DatabaseWait,
+        media: Media,
     ) -> None:
         self._store = store
         self._conversations = conversations
@@ -67,7 +69,7 @@ class Runner:
         self._hub = hub
         self._clock = clock
         self._durably = wait.durably
-        self._calls = ToolCalls(store, tools, approvals, hub, clock, wait)
+        self._calls = ToolCalls(store, tools, approvals, hub, clock, wait, media)
 
     async def work(self, started: RunStarted, stop_reason: StopReason) -> None:
         """Carry out a run to its end. Raises only at a shutdown."""

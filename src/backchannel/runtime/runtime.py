@@ -102,7 +102,7 @@ class Runtime(Service):
         self._waits = Waits(store, self.hub)
         holds = AccountHolds(clock)
         self._drafts = Drafts(store, channels, clock, holds, self.hub, self._wait, self.duties)
-        self.outbox = Outbox(store, channels, clock, holds, self._drafts.settled, self._wait, self.duties)
+        self.outbox = Outbox(store, channels, clock, holds, self._drafts.settled, self._wait, self.duties, self.media)
         self._timers = Timers(store, clock, self.outbox.wake, self._wait, self.duties)
         self.exchanges = Exchanges(store, slots, self._waits, self.hub, clock)
         self.watchdog = Watchdog(store)
@@ -132,6 +132,7 @@ class Runtime(Service):
             self._spending,
             asking,
             self._wait,
+            self.media,
         )
         # On a shared database, runs of an agent that this gateway does not know wait for one that does.
         is_left = (lambda agent_id: not agents.is_here(agent_id)) if self.duties.is_shared else agents.is_awaited

@@ -63,7 +63,6 @@ from backchannel.storage.units import (
     inbox,
     messages,
     pairing,
-    proofs,
     recovery,
     search_index,
     sending,
@@ -76,6 +75,7 @@ from backchannel.storage.units import tokens as token_units
 from backchannel.storage.units.cluster import echoes as echo_units
 from backchannel.storage.units.cluster import growing, members
 from backchannel.storage.units.cluster import leftovers as leftover_units
+from backchannel.storage.units.contact import proofs
 from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.units.money import calls as call_units
 from backchannel.storage.units.money import questions as question_units

@@ -174,6 +174,8 @@ RUNS = Table(
     "runs", Run, "join_digest", key="position", counts="position",
     of="session", keep=Keep(parent=_SESSION, after="ended_at"))
 TOOL_CALLS = Table("tool_calls", ToolCall, computed="is_asked", key="id", of="session", keep=Keep(parent=_RUN))
+ATTACHMENTS = Table(
+    "attachments", NoStruct, "call_id run_id number body", key="call_id", of="session", keep=Keep(parent=_RUN))
 RUN_EVENTS = Table(
     "run_events", RunEvent, "number", key="number", counts="number",
     of="session", keep=Keep(parent=_RUN))

@@ -47,6 +47,10 @@ class Outlets(Protocol):
         """True if replies are shown on this channel while they grow."""
         ...
 
+    def file_limit(self, channel: str) -> int:
+        """Return the largest file of a channel in bytes; 0 if it takes none."""
+        ...
+
     def has_buttons(self, channel: str) -> bool:
         """True if messages of this channel may have buttons, and can be edited."""
         ...
@@ -74,6 +78,9 @@ class NoOutlets:
 
     def streams(self, channel: str) -> bool:
         return False
+
+    def file_limit(self, channel: str) -> int:
+        return 0
 
     def has_buttons(self, channel: str) -> bool:
         return False

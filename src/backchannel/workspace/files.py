@@ -51,6 +51,28 @@ def read_text(place: Place, path: str, offset: int, limit: int) -> str:
     return f"{text}\n[lines {offset} to {last}; more follow, from offset {last + 1}]" if lines.has_more else text
 
 
+def read_whole(place: Place, path: str, limit: int) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        InvalidRequest: it cannot be read, is empty, or has more bytes than the limit.
+    """
+    place = place.around(path)
+    *folders, name = _file_parts(place, path)
+    with words_for(path), opened_folder(place, tuple(folders)) as folder, opened_file(folder, name) as file:
+        content = _beginning(file, limit + 1)
+    if not content:
+        raise InvalidRequest(f"path: {quoted(path)} is empty")
+    if len(content) > limit:
+        raise InvalidRequest(f"path: {quoted(path)} has more than {limit >> 20} MB")
+    return content
+
+
+def _beginning(file: int, size: int) -> bytes:
+    with os.fdopen(os.dup(file), "rb") as stream:
+        return stream.read(size)
+
+
 class _Lines:
     """Lines of an open file, collected within limits."""
 

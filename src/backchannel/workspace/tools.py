@@ -20,6 +20,9 @@ from backchannel.agents.sandbox.sandboxes import Sandboxes
 from backchannel.config.schema import Config
 from backchannel.config.schema_agents import LONGEST_BACKGROUND_S
 from backchannel.core.contracts import Clock, Effects, Tool, ToolContext, ToolOutput
+from backchannel.core.delivery.attached import MAX_FILE_BYTES
+from backchannel.core.delivery.outgoing import TakenFile
+from backchannel.core.delivery.received import shown_size
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import text_content
 from backchannel.errors import InvalidRequest
@@ -28,13 +31,13 @@ from backchannel.workspace import background, commands
 from backchannel.workspace.background import Background
 from backchannel.workspace.beneath import Place
 from backchannel.workspace.commands import LONGEST_LIMIT_S, USUAL_LIMIT_S, ShellCommands
-from backchannel.workspace.files import MOST_LINES, edit_text, list_folder, read_text, write_text
+from backchannel.workspace.files import MOST_LINES, edit_text, list_folder, read_text, read_whole, write_text
 from backchannel.workspace.receiving import put_received
 from backchannel.workspace.room import Rooms
 from backchannel.workspace.searching import search
 
 FILES, COMMANDS = "fs", "exec"
-NAMES = ("read", "write", "edit", "list", "search", "exec", "process")
+NAMES = ("read", "write", "edit", "list", "search", "attach", "exec", "process")
 _P = TypeVar("_P", bound=Params)
 _PATH = "Relative to the workspace."
 
@@ -63,6 +66,13 @@ class ListFolderParams(Params, frozen=True, kw_only=True):
 class SearchParams(Params, frozen=True, kw_only=True):
     pattern: Annotated[str, Meta(min_length=1, max_length=1000, description="A regular expression for one line.")]
     path: Annotated[str, Meta(description=f"The file or folder to search. {_PATH}")] = "."
+
+
+class AttachParams(Params, frozen=True, kw_only=True):
+    path: Annotated[str, Meta(min_length=1, description=f"The file. {_PATH}")]
+    caption: Annotated[
+        Annotated[str, Meta(max_length=1000)] | None, Meta(description="A text that is shown with it.")
+    ] = None
 
 
 class ExecParams(Params, frozen=True, kw_only=True):
@@ -170,6 +180,14 @@ class WorkspaceTools:
                 description="Search the files of your workspace for a regular expression. Hidden files are left out.",
             ),
             _tool(
+                "attach",
+                AttachParams,
+                self._attach,
+                group=FILES,
+                description="Send a file of your workspace with your reply, as it is now; at most "
+                f"{shown_size(MAX_FILE_BYTES)}.",
+            ),
+            _tool(
                 "exec",
                 ExecParams,
                 self._exec,
@@ -212,6 +230,12 @@ class WorkspaceTools:
 
     async def _search(self, context: ToolContext, params: SearchParams) -> str:
         return await search(self.commands.place(context), params.pattern, params.path)
+
+    async def _attach(self, context: ToolContext, params: AttachParams) -> ToolOutput:
+        content = await asyncio.to_thread(read_whole, self.commands.place(context), params.path, MAX_FILE_BYTES)
+        taken = TakenFile(name=params.path, content=content, caption=params.caption)
+        told = f"[{params.path}, {shown_size(len(content))}: sent with your reply]"
+        return ToolOutput(text_content(told), attached=taken)
 
     async def _exec(self, context: ToolContext, params: ExecParams) -> str | ToolOutput:
         if params.background:

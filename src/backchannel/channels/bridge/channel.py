@@ -6,7 +6,7 @@ Outbound, each part of a delivery is a POST to the far end's url, signed with th
     X-Backchannel-Signature: sha256=<HMAC-SHA-256 of the body, in hex>
 
     {"deliveryId": …, "to": …, "text": …, "accountId"?: …, "threadId"?: …, "buttons"?: [{"label": …, "value": …}],
-     "replaces"?: …}
+     "replaces"?: …, "file"?: {"name": …, "mimeType": …, "size": …, "content": <base64>}}
 
 answered by `{"messageId": …}`. The far end remembers the keys that it has taken, so that a part may come twice. Any
 4xx says that it never takes the part, 429 that it may later; 5xx, a broken answer and none leave it unknown. Inbound
@@ -30,6 +30,7 @@ from backchannel.agents.loading import load
 from backchannel.channels.bridge.settings import BridgeSettings
 from backchannel.channels.signing import SIGNATURE, is_signed, sign
 from backchannel.core.contracts import Clock
+from backchannel.core.delivery.attached import MAX_FILE_BYTES
 from backchannel.core.delivery.channels import (
     DEFAULT_ACCOUNT,
     Channel,
@@ -41,7 +42,8 @@ from backchannel.core.delivery.channels import (
     OutboundPart,
     Sent,
 )
-from backchannel.core.delivery.outgoing import Button, PartProof
+from backchannel.core.delivery.outgoing import Button, OutboundFile, PartProof
+from backchannel.core.delivery.received import encode_base64
 from backchannel.core.hosts import is_local_url
 from backchannel.core.policy.inbound import parse_event
 from backchannel.core.secrets.known import KnownSecrets, secrets_in
@@ -57,6 +59,16 @@ _TEXT_LIMIT = 200
 _LOOKED_AT = 4096
 
 
+class _OutboundContent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A file that is posted; `text` is its caption."""
+
+    name: str
+    mime_type: str
+    size: int
+    content: str
+    """As base64: the far end needs no address of the gateway, and no second request."""
+
+
 class _Outbound(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What is posted."""
 
@@ -68,6 +80,7 @@ class _Outbound(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     buttons: tuple[Button, ...] = ()
     replaces: str | None = None
     """The far end's id of the message whose place it takes."""
+    file: _OutboundContent | None = None
 
 
 class _Answer(msgspec.Struct, frozen=True, rename="camel"):
@@ -125,6 +138,7 @@ class Bridge(Channel):
         self.settings = settings
         self.max_text_length = settings.max_text_length or Channel.max_text_length
         self.has_buttons = settings.buttons
+        self.max_file_bytes = MAX_FILE_BYTES if settings.files else 0
         self._clock = clock
         self._answer_limit_s = answer_limit_s
         self._client: httpx2.AsyncClient | None = None
@@ -185,6 +199,7 @@ class Bridge(Channel):
                 thread_id=part.thread_id,
                 buttons=part.buttons,
                 replaces=part.draft_id,
+                file=None if part.file is None else await asyncio.to_thread(_encoded, part.file),
             )
         )
         headers = {
@@ -258,6 +273,11 @@ def _receipt_in(body: bytes) -> _Receipt | None:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         names = ", ".join(_Receipt.__struct_encode_fields__)
         raise InvalidRequest(f"not a receipt: {error} (its fields are {names})") from error
+
+
+def _encoded(file: OutboundFile) -> _OutboundContent:
+    size, content = len(file.content), encode_base64(file.content)
+    return _OutboundContent(name=file.name, mime_type=file.mime_type, size=size, content=content)
 
 
 async def _start_of(answer: httpx2.Response) -> bytes:

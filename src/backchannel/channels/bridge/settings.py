@@ -20,6 +20,7 @@ class BridgeSettings(ChannelSettings, frozen=True, kw_only=True, tag_field="adap
         str,
         secret("Signs both directions. No other secret may equal it.", min_length=MIN_SECRET_LENGTH),
     ]
+    files: Annotated[bool, setting("The far end takes a `file`, as base64.")] = False
     buttons: Annotated[
         bool, setting("The far end shows `buttons`, and replaces the message that `replaces` names.")
     ] = False

@@ -54,6 +54,7 @@ class TelegramChannel(Channel):
     settings: TelegramSettings
     thread_word = ADAPTER.thread_word
     has_buttons = True
+    max_file_bytes = 50 * 1024 * 1024
     draft_interval_s = 1.0
     """Telegram's pace for edits in a chat; in groups `sending.py` keeps a slower one."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from backchannel.channels.telegram.form import to_html
@@ -28,6 +29,7 @@ from backchannel.core.delivery.channels import (
     OutboundPart,
     Sent,
 )
+from backchannel.core.delivery.outgoing import OutboundFile
 from backchannel.core.text import storable_text
 
 T = TypeVar("T")
@@ -40,6 +42,9 @@ _MOST_FORUMS = 1000
 _BAD_MARKUP = "can't parse entities"
 _NOT_MODIFIED = "message is not modified"
 _GONE = "message to delete not found"
+_PICTURES = ("image/png", "image/jpeg", "image/webp")
+_MAX_PICTURE_BYTES = 10 * 1024 * 1024
+_NO_PICTURE = ("PHOTO_INVALID_DIMENSIONS", "IMAGE_PROCESS_FAILED", "PHOTO_SAVE_FILE_INVALID")
 _NOTHING_TO_EDIT = ("message to edit not found", "MESSAGE_ID_INVALID")
 
 
@@ -72,7 +77,23 @@ class TelegramSender:
         Raises:
             ChannelRefused, ChannelBusy, ChannelMoved, ChannelSilent
         """
+        if (file := part.file) is not None:
+            return await self._asked(part.to, lambda: self._post_file(part, file))
         return await self._asked(part.to, lambda: self._show(part))
+
+    async def _post_file(self, part: OutboundPart, file: OutboundFile) -> Sent:
+        """Post a file: a picture as such, or as a document if Telegram takes it for no picture."""
+        topic, reply_to = _topic(part.thread_id), _number(part.reply_to)
+        post = partial(
+            self._wire.post_file, part.to, file, storable_text(part.text), thread_id=topic, reply_to=reply_to
+        )
+        if file.mime_type in _PICTURES and len(file.content) <= _MAX_PICTURE_BYTES:
+            try:
+                return Sent(await post(is_picture=True))
+            except ChannelRefused as refused:
+                if not any(words in refused.reason for words in _NO_PICTURE):
+                    raise
+        return Sent(await post(is_picture=False))
 
     async def show_draft(self, draft: Draft) -> Sent:
         """Post a draft, or edit the message that shows it."""

@@ -46,7 +46,9 @@ from aiogram.methods import (
     GetUpdates,
     GetWebhookInfo,
     SendChatAction,
+    SendDocument,
     SendMessage,
+    SendPhoto,
     SetMyCommands,
     SetWebhook,
     TelegramMethod,
@@ -55,6 +57,7 @@ from aiogram.methods.base import Response, TelegramType
 from aiogram.types import (
     BotCommand,
     BotCommandScopeChat,
+    BufferedInputFile,
     InlineKeyboardButton,
     InlineKeyboardMarkup,
     ReplyParameters,
@@ -80,13 +83,14 @@ from backchannel.core.delivery.channels import (
     ChannelSilent,
     ChannelUnusable,
 )
-from backchannel.core.delivery.outgoing import Button
+from backchannel.core.delivery.outgoing import Button, OutboundFile
 from backchannel.core.delivery.received import shown_size
 from backchannel.core.incoming_json import MOST_WORK, check_parts
 from backchannel.core.text import cut, one_line
 
 CONNECT_LIMIT_S = 15.0
 _ANSWER_LIMIT_S = 30.0
+_FILE_LIMIT_S = 120.0
 UNNAMED_WAIT_S = 5.0
 """How long Telegram is left alone that asks for it and does not say how long."""
 _BATCH = 100
@@ -117,6 +121,18 @@ class _GetUpdates(GetUpdates):
 
 class _SendMessage(SendMessage):
     """A post whose answer is not taken for broken because of something new in it."""
+
+    __returning__ = dict[str, Any]
+
+
+class _SendPhoto(SendPhoto):
+    """A picture whose answer is not taken for broken either."""
+
+    __returning__ = dict[str, Any]
+
+
+class _SendDocument(SendDocument):
+    """A file whose answer is not taken for broken either."""
 
     __returning__ = dict[str, Any]
 
@@ -267,6 +283,26 @@ class Wire:
         fields = {"chat_id": to, "text": text, "parse_mode": "HTML" if is_html else None}
         where = {"message_thread_id": thread_id, "reply_parameters": quoted, "reply_markup": _keyboard(buttons)}
         sent: dict[str, Any] = await self._call(_SendMessage.model_validate(fields | where))
+        return str(sent.get("message_id", ""))
+
+    async def post_file(
+        self,
+        to: str,
+        file: OutboundFile,
+        caption: str,
+        *,
+        is_picture: bool,
+        thread_id: int | None = None,
+        reply_to: int | None = None,
+    ) -> str:
+        """Post a file, as a picture or as a document; returns the id of its message."""
+        quoted = ReplyParameters(message_id=reply_to, allow_sending_without_reply=True) if reply_to else None
+        given = BufferedInputFile(file.content, file.name)
+        fields = {"chat_id": to, "caption": caption or None, "message_thread_id": thread_id, "reply_parameters": quoted}
+        named = fields | ({"photo": given} if is_picture else {"document": given})
+        limits = ClientTimeout(total=_FILE_LIMIT_S, connect=CONNECT_LIMIT_S)
+        method = _SendPhoto.model_validate(named) if is_picture else _SendDocument.model_validate(named)
+        sent: dict[str, Any] = await self._call(method, limits)
         return str(sent.get("message_id", ""))
 
     async def edit(self, to: str, message_id: int, text: str, *, is_html: bool, buttons: Sequence[Button] = ()) -> None:

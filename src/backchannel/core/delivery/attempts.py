@@ -50,6 +50,8 @@ class AttemptRules(NamedTuple):
     """When the platform can be asked for the part; None: it cannot."""
     edits: bool = False
     """Whether the part takes the place of a draft."""
+    has_file: bool = False
+    """Whether the part sends a file. If the platform refuses that, a line of text tells of it."""
     is_in_doubt: bool = False
     """Whether an earlier attempt had no answer."""
 
@@ -70,6 +72,8 @@ def after_attempt(answer: Sent | ChannelError, tries: Tries, rules: AttemptRules
     if isinstance(answer, ChannelRefused) and rules.edits:
         is_left = not isinstance(answer, DraftGone)
         return PartAttempted(state=DeliveryState.PENDING, error=reason, drops_draft=True, leaves_draft=is_left)
+    if isinstance(answer, ChannelRefused) and rules.has_file:
+        return PartAttempted(state=DeliveryState.PENDING, error=reason, drops_file=True)
     if isinstance(answer, ChannelRefused):
         return PartAttempted(state=DeliveryState.FAILED, error=reason)
     if isinstance(answer, ChannelMoved) and tries.attempts < MAX_ATTEMPTS:

@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from backchannel.core.delivery.outgoing import Button, PartProof
+from backchannel.core.delivery.outgoing import Button, OutboundFile, PartProof
 from backchannel.core.keys import MAX_KEY_LENGTH, ChatType, SessionKey, ThreadWord
 from backchannel.core.sessions import WEBCHAT
 from backchannel.core.settings import AtLeastOne, Settings, setting
@@ -61,6 +61,7 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
     media_max_mb: Annotated[
         int, setting("The largest file to fetch, in MB; pictures at most 10. 0: fetch none.", ge=0, le=100)
     ] = 20
+    max_file_mb: Annotated[int, setting("The largest file that an agent sends, in MB. 0: none.", ge=0, le=20)] = 20
     allow_bots: Annotated[bool, setting("Read messages of other bots.")] = False
     pairing: Annotated[
         bool,
@@ -91,6 +92,8 @@ class OutboundPart(msgspec.Struct, frozen=True, kw_only=True):
     """
     buttons: tuple[Button, ...] = ()
     """Shown under the message, on a channel that `has_buttons`."""
+    file: OutboundFile | None = None
+    """The file that it sends, with the text as its caption, on a channel with `max_file_bytes`."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,6 +307,8 @@ class Channel(ABC):
     """How long after a send the platform surely shows what it took: `find` is not asked before."""
     takes_posts: bool = False
     """Whether the platform posts to `/channels/<name>/inbound`; then there is a `post`."""
+    max_file_bytes: int = 0
+    """How large a file may be that it sends; 0: it sends none, and a line of text tells of the file."""
     has_buttons: bool = False
     """Whether parts may have buttons; then `send` can edit a message (`draft_id`), and presses are handed in."""
     streams: bool = False
@@ -428,6 +433,11 @@ def has_connection(channel: Channel) -> bool:
 def can_find(channel: Channel) -> bool:
     """Whether a channel can be asked for what it may have sent: it has a `find` of its own."""
     return type(channel).find is not Channel.find
+
+
+def file_limit(channel: Channel) -> int:
+    """How large a file may be that goes out over a channel, in bytes, by its platform and its settings."""
+    return min(channel.max_file_bytes, channel.settings.max_file_mb * 1024 * 1024)
 
 
 def no_channel(name: str, there: Iterable[str] | None = None, hint: str = "") -> str:

@@ -29,7 +29,7 @@ import msgspec
 from backchannel.core.delivery.channels import (
     DEFAULT_ACCOUNT,
 )
-from backchannel.core.delivery.outgoing import Button
+from backchannel.core.delivery.outgoing import Button, FileCopy
 from backchannel.core.delivery.splitting import Measure, split
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.secrets.redaction import redact_value_opening
@@ -119,6 +119,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What it asks its reader, by the name of the row: `approval:1a2b3c4d`."""
     edits: str | None = None
     """The delivery whose last message it replaces."""
+    files: str | None = None
+    """The files that follow its text, as JSON."""
 
     @property
     def lane(self) -> DeliveryLane | None:
@@ -155,10 +157,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How many of its attempts ended with the process that made them."""
     doubt_at: int | None = None
     """When it was first sent without an answer. Absent: every attempt was answered."""
+    file: str | None = None
+    """The file that it sends, as JSON; the text is the caption."""
+    purpose: str | None = None
+    """What it is instead of what it was to be: another purpose has another key."""
 
     @property
     def key(self) -> str:
-        return part_key(self.delivery_id, self.n)
+        return part_key(self.delivery_id, self.n, self.purpose)
 
     @property
     def tries(self) -> Tries:
@@ -166,18 +172,22 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return Tries(max(self.attempts - self.crashes, 1), self.waited_ms)
 
 
-def part_key(delivery_id: str, n: int) -> str:
+INSTEAD = "instead"
+"""The purpose of a line that stands for a file."""
+
+
+def part_key(delivery_id: str, n: int, purpose: str | None = None) -> str:
     """Make the idempotency key of a delivery's n-th part, counted from 1.
 
-    A delivery has one purpose, and an id of its own: the notice that stands for a reply is another delivery. A text
-    that is sent elsewhere gets new numbers.
+    Most deliveries have one purpose, and an id of their own: the notice that stands for a reply is another delivery. A
+    text that is sent elsewhere gets new numbers. A line that is sent in the place of a file has its `purpose`.
     """
-    return f"{delivery_id}/{n}"
+    return f"{delivery_id}/{n}" if purpose is None else f"{delivery_id}/{n}/{purpose}"
 
 
 def parse_part_key(key: str) -> tuple[str, int] | None:
     """Read the delivery and the number out of a key; None if it is no key of a part."""
-    delivery_id, slash, n = key.rpartition("/")
+    delivery_id, slash, n = key.removesuffix(f"/{INSTEAD}").rpartition("/")
     is_key = bool(delivery_id and slash) and n.isascii() and n.isdecimal() and len(n) < _LONGEST_NUMBER
     return (delivery_id, int(n)) if is_key else None
 
@@ -216,6 +226,8 @@ class PartAttempted(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is posted from now on, and edits no draft."""
     leaves_draft: bool = False
     """Whether the draft that it edits no more is still in its chat, and has to be removed."""
+    drops_file: bool = False
+    """Whether a line of text is sent from now on, in the place of its file."""
     is_crash: bool = False
     """Whether the process ended during the attempt, which then does not count."""
     doubts: bool = False
@@ -324,6 +336,7 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     """What it asks its reader, as in `Delivery`."""
     edits: str | None = None
     """The delivery whose last message it replaces."""
+    files: tuple[FileCopy, ...] = ()
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -341,3 +354,4 @@ class PartClaimed(msgspec.Struct, frozen=True):
     asks: bool = False
     """Whether the platform is asked first: it may have the part already."""
     buttons: tuple[Button, ...] = ()
+    file: FileCopy | None = None

@@ -1,4 +1,4 @@
-"""Buttons under a message, and proofs of its arrival."""
+"""Buttons and files of a message, and proofs of its arrival."""
 
 from __future__ import annotations
 
@@ -24,6 +24,48 @@ def write_buttons(buttons: tuple[Button, ...]) -> str | None:
 def read_buttons(stored: str | None) -> tuple[Button, ...]:
     """Read buttons as their row stores them."""
     return () if stored is None else _BUTTONS.decode(stored)
+
+
+class TakenFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that an agent sends: its content as it was when the agent said so."""
+
+    name: str
+    content: bytes
+    caption: str | None = None
+
+
+class FileCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The kept copy of a file that an agent sends."""
+
+    name: str
+    """As people see it, cleaned."""
+    mime_type: str
+    """By its content."""
+    size: int
+    file: str
+    """Its name in the media folder."""
+    caption: str | None = None
+
+
+_FILES = msgspec.json.Decoder(tuple[FileCopy, ...])
+
+
+def write_files(files: tuple[FileCopy, ...]) -> str | None:
+    """Write files as their row stores them."""
+    return msgspec.json.encode(files).decode() if files else None
+
+
+def read_files(stored: str | None) -> tuple[FileCopy, ...]:
+    """Read files as their row stores them."""
+    return () if stored is None else _FILES.decode(stored)
+
+
+class OutboundFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a part hands to the platform; the text of the part is its caption."""
+
+    name: str
+    mime_type: str
+    content: bytes
 
 
 class PartProof(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,11 +31,13 @@ _DISK_NAME_BYTES = 200
 """What a file system takes of a name is 255 bytes; a checksum may be added."""
 _LONGEST_ENDING = 10
 _NOTE_LIMIT = 120
-_MEDIA_NAME = re.compile(rf"[0-9a-f]{{64}}\.(?:{'|'.join(EXTENSIONS.values())})\Z")
+OTHER_ENDING = "bin"
+"""How kept files end that are no pictures."""
+_MEDIA_NAME = re.compile(rf"[0-9a-f]{{64}}\.(?:{'|'.join(EXTENSIONS.values())}|{OTHER_ENDING})\Z")
 
 
 def is_media_name(name: str) -> bool:
-    """Whether a name can be that of a kept picture: its checksum, and its type."""
+    """Whether a name can be that of a kept file: its checksum, and its type."""
     return _MEDIA_NAME.match(name) is not None
 
 

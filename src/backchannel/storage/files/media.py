@@ -1,4 +1,4 @@
-"""Pictures that people sent: files named by their content.
+"""Pictures that people sent, and files that agents send: named by their content.
 
 The same picture is stored once. A picture is on the disk before the message that names it is committed. If the process
 dies between the two, the message comes again and finds its picture. The folder blocks, so it is used in threads.
@@ -15,7 +15,7 @@ import os
 import threading
 from pathlib import Path
 
-from backchannel.core.delivery.received import EXTENSIONS, is_media_name
+from backchannel.core.delivery.received import EXTENSIONS, OTHER_ENDING, is_media_name
 from backchannel.errors import StorageFull, Unavailable
 from backchannel.storage.tables import MEDIA
 from backchannel.storage.tx import Tx
@@ -40,7 +40,7 @@ class MediaFolder:
         Raises:
             Unavailable: it cannot be written now.
         """
-        name = f"{hashlib.sha256(content).hexdigest()}.{EXTENSIONS[mime_type]}"
+        name = f"{hashlib.sha256(content).hexdigest()}.{EXTENSIONS.get(mime_type, OTHER_ENDING)}"
         self.keep(name, content)
         return name
 

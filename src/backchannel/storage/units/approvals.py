@@ -33,7 +33,7 @@ from backchannel.storage.events import QuestionSettled
 from backchannel.storage.tables import APPROVAL_GRANTS, APPROVALS
 from backchannel.storage.tx import Tx, filters, required
 from backchannel.storage.units import deliveries, runs, timers
-from backchannel.storage.units.asking import questions
+from backchannel.storage.units.contact import questions
 from backchannel.storage.views import lookups
 
 APPROVAL_TIMER = "approval"

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from backchannel.core.commands.control_words import is_silent
+from backchannel.core.delivery.attached import file_parts
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT, no_channel
 from backchannel.core.delivery.delivery import (
     CONFIRMED,
@@ -25,7 +28,7 @@ from backchannel.core.delivery.delivery import (
     notice_text,
     tool_line,
 )
-from backchannel.core.delivery.outgoing import write_buttons
+from backchannel.core.delivery.outgoing import read_files, write_buttons, write_files
 from backchannel.core.facts import DeliveryChanged
 from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
@@ -36,6 +39,7 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
 from backchannel.storage.tx import Tx, assignments, filters, required, tell_shadowed
 from backchannel.storage.units import drafts, idempotency, lines, sessions
+from backchannel.storage.units.contact import attachments
 
 
 def find(tx: Tx, delivery_id: str) -> Delivery | None:
@@ -89,10 +93,12 @@ def post(tx: Tx, text: Post, *, at_once: bool = False) -> Delivery:
         "buttons": write_buttons(text.buttons),
         "question": text.question,
         "edits": text.edits,
+        "files": write_files(text.files),
     }
     asked = {name: value for name, value in given.items() if value is not None}
     _insert(tx, delivery_id, text.session_key, text.exchange_id, text.run_id, **asked)
-    return hand_over(tx, delivery_id, text.text, text.address, at_once=at_once, always=text.always)
+    has_files = bool(text.files)
+    return hand_over(tx, delivery_id, text.text, text.address, at_once=at_once, always=text.always, has_files=has_files)
 
 
 def _insert(tx: Tx, id: str, session_key: str, exchange_id: str | None, run_id: str | None, **asked: str) -> None:
@@ -141,6 +147,7 @@ def hand_over(
     run_id: str | None = None,
     at_once: bool = False,
     always: bool = False,
+    has_files: bool = False,
 ) -> Delivery:
     """Write a receipt's text and address, and queue it. An empty text, or one without an address, is settled.
 
@@ -150,7 +157,7 @@ def hand_over(
     if address is not None and address.channel == WEBCHAT.channel:
         address = Address(channel=WEBCHAT.channel, to=need(tx, delivery_id).session_key)
     state, error = DeliveryState.PENDING, None
-    if is_silent(text):
+    if is_silent(text) and not has_files:
         state = DeliveryState.SKIPPED
     elif address is None:
         state, error = DeliveryState.NO_CHANNEL, "the session has no return address, and none was named"
@@ -202,8 +209,16 @@ def prepare(tx: Tx, delivery: Delivery, *, asks: bool = True) -> Delivery:
         if not decision.allowed:
             return settle(tx, delivery.id, DeliveryState.SUPPRESSED, decision.reason)
     taken = max((part.n for part in parts_of(tx, delivery.id)), default=0)
-    for part in make_parts(delivery.id, text, limit, tx.outlets.measure(channel), after=taken):
+    measure = tx.outlets.measure(channel)
+    parts = [] if is_silent(text) else make_parts(delivery.id, text, limit, measure, after=taken)
+    files = file_parts(
+        delivery.id, read_files(delivery.files), tx.outlets.file_limit(channel), after=taken + len(parts)
+    )
+    for part in parts:
         tx.insert(DELIVERY_PARTS, delivery_id=delivery.id, n=part.n, text=part.text, state=part.state.value)
+    for part in files:
+        of_file = {"file": part.file, "purpose": part.purpose}
+        tx.insert(DELIVERY_PARTS, delivery_id=delivery.id, n=part.n, text=part.text, state=part.state.value, **of_file)
     return delivery
 
 
@@ -213,11 +228,15 @@ def post_reply(tx: Tx, event: RunClosed) -> None:
     On webchat the message in the transcript is the delivery. An empty reply or a control word has no receipt.
     """
     run = event.run
-    if not run.deliver or run.state is not RunState.OK or is_silent(run.reply):
+    if not run.deliver or run.state is not RunState.OK:
+        return
+    files = attachments.of_run(tx, run.id) if run.step != 1 else ()  # a run of one step has called no tool
+    if is_silent(run.reply) and not files:
         return
     address = None if run.reply_to is None else read_address(run.reply_to)
     if address is None or address.channel != WEBCHAT.channel:
-        drafts.take_over(tx, run, post(tx, _of_run(run, address, run.reply or "")))
+        text = "" if is_silent(run.reply) else run.reply or ""
+        drafts.take_over(tx, run, post(tx, replace(_of_run(run, address, text), files=files)))
 
 
 def post_notice(tx: Tx, event: RunUnanswered) -> None:
@@ -323,7 +342,8 @@ def reroute(tx: Tx, delivery_id: str, address: Address) -> Receipt:
     drafts.abandon(tx, delivery)
     tx.run("UPDATE delivery_parts SET state = 'dropped' WHERE delivery_id = ? AND state <> 'sent'", delivery_id)
     tx.run("UPDATE deliveries SET quotes = NULL WHERE id = ?", delivery_id)  # another chat does not have the message
-    moved = hand_over(tx, delivery_id, delivery.text or "", address, at_once=True)
+    has_files = delivery.files is not None
+    moved = hand_over(tx, delivery_id, delivery.text or "", address, at_once=True, has_files=has_files)
     return Receipt(moved, parts_of(tx, delivery_id))
 
 

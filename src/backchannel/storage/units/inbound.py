@@ -30,7 +30,7 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.tables import INBOUND_IDS
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import chats, commands, deliveries, inbox, own_posts, pairing, resets, runs, sessions
-from backchannel.storage.units.asking import owner_chats
+from backchannel.storage.units.contact import owner_chats
 from backchannel.storage.units.money import reserving
 
 _STORED: StoredForm[InboundOutcome] = StoredForm(InboundOutcome)

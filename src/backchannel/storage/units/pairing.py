@@ -33,7 +33,7 @@ from backchannel.errors import InvalidRequest, PairingNotFound
 from backchannel.storage.tables import PAIRINGS
 from backchannel.storage.tx import Tx, filters, required
 from backchannel.storage.units import deliveries
-from backchannel.storage.units.asking import owner_chats, questions
+from backchannel.storage.units.contact import owner_chats, questions
 
 _FRESH = "created_at > ? AND created_at < ?"
 

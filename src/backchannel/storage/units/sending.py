@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
+from backchannel.core.delivery.attached import instead_line
 from backchannel.core.delivery.attempts import AttemptRules, account_hold_ms, after_attempt, after_crash, after_question
 from backchannel.core.delivery.channels import ChannelError, ChannelMoved, ChannelRefused, Sent, no_channel
 from backchannel.core.delivery.delivery import (
+    INSTEAD,
     Delivery,
     DeliveryLane,
     DeliveryState,
@@ -17,7 +20,7 @@ from backchannel.core.delivery.delivery import (
 )
 from backchannel.core.delivery.doubts import DoubtMove, DoubtStays
 from backchannel.core.delivery.drafts import LEFT_BEHIND, DraftBefore
-from backchannel.core.delivery.outgoing import Button, read_buttons
+from backchannel.core.delivery.outgoing import Button, FileCopy, read_buttons
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
 from backchannel.storage.tx import ALIVE, Tx, required
@@ -57,7 +60,9 @@ def claim(tx: Tx, lane: DeliveryLane) -> PartClaimed | None:
             elif (move := _doubt_move(tx, claimed)) is DoubtMove.STOP:
                 _give_up(tx, claimed.part)
             else:
-                return replace(claimed, asks=move is DoubtMove.ASK, buttons=_buttons(tx, claimed))
+                return replace(
+                    claimed, asks=move is DoubtMove.ASK, buttons=_buttons(tx, claimed), file=_file(claimed.part)
+                )
     return None
 
 
@@ -70,6 +75,10 @@ def _edited(tx: Tx, delivery: Delivery) -> str | None:
         delivery.edits,
     )
     return None if row is None else row[0]
+
+
+def _file(part: Part) -> FileCopy | None:
+    return None if part.file is None else msgspec.json.decode(part.file, type=FileCopy)
 
 
 def _buttons(tx: Tx, claimed: PartClaimed) -> tuple[Button, ...]:
@@ -169,6 +178,7 @@ def _rules(tx: Tx, delivery: Delivery, part: Part) -> AttemptRules:
         takes_key=recourse.holds_key(doubt_ms),
         ask_after_ms=recourse.find_after_ms if recourse.can_find else None,
         edits=part.draft_id is not None,
+        has_file=part.file is not None,
         is_in_doubt=part.doubt_at is not None,
     )
 
@@ -225,6 +235,15 @@ def write(tx: Tx, part: Part, made: PartAttempted) -> Delivery:
         part.delivery_id,
         part.n,
     )
+    if made.drops_file and (copy := _file(part)) is not None:
+        tx.run(
+            "UPDATE delivery_parts SET file = NULL, purpose = ?, text = ?, doubt_at = NULL "
+            "WHERE delivery_id = ? AND n = ?",
+            INSTEAD,
+            instead_line(copy, made.error or "refused"),
+            part.delivery_id,
+            part.n,
+        )
     rows = tx.all(
         "SELECT state, note FROM delivery_parts WHERE delivery_id = ? AND state <> 'dropped' ORDER BY n",
         part.delivery_id,

@@ -14,6 +14,7 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.tables import TOOL_CALLS
 from backchannel.storage.tx import Tx, assignments
 from backchannel.storage.units import approvals, deliveries, messages, run_events, runs
+from backchannel.storage.units.contact import attachments
 from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.units.money import reserving
 from backchannel.storage.units.runs import Assignments
@@ -147,6 +148,8 @@ def commit_result(tx: Tx, fence: Fence, result: Message, ran_ms: int) -> Run:
     messages.append(tx, run.session_key, run.session_id or "", result)
     mark_done(tx, call.id)
     tx.happened(CallClosed(call.id, WaitEnd.BROKEN if result.is_error else WaitEnd.ANSWERED))
+    if result.attached is not None:
+        attachments.add(tx, run, call.id, result.attached)
     deliveries.post_call(tx, run, call)
     changed = {} if tx.rules.budgets is None else _reserved_next(tx, run, result)
     return runs.update(tx, run.id, **changed, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
@@ -183,6 +186,8 @@ def commit_function_result(tx: Tx, fence: Fence, result: Message, recorded: str,
     tx.happened(CallClosed(call_id, WaitEnd.BROKEN if result.is_error else WaitEnd.ANSWERED))
     if call is not None and call.state is not CallState.DONE:
         append_function_call(tx, run, call, result)
+        if result.attached is not None:
+            attachments.add(tx, run, call.id, result.attached)
         deliveries.post_call(tx, run, call)
     runs.update(tx, run.id, crashes=0, ran_ms=ran_ms, ran_at=tx.now)
 

@@ -1,1 +1,0 @@
-"""Questions to owners, and the chats where they are asked."""

@@ -1,0 +1,1 @@
+"""Contact with chats beyond plain texts: questions to owners, files, proofs."""
