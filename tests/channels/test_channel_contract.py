@@ -180,6 +180,19 @@ async def test_a_draft_that_may_have_arrived_is_not_posted_again(world: Platform
     assert len(world.read_drafts()) == 1 and world.texts == ["It is, long."]
 
 
+async def test_a_sign_of_receipt_is_put_on_what_is_answered_and_its_failure_stops_nothing(
+    world: PlatformWorld, tmp_path: Path
+) -> None:
+    world.read_reactions()
+    world.settings[world.name]["ackReaction"] = "👀"
+    world.fail_reaction()
+    async with desk(tmp_path, world.settings, *world.own) as at:
+        for number, text in enumerate(["one", "two", "/status"], 1):
+            await world.say(at.gateway, text, str(number))
+        await _replies(at, 3)
+    assert world.read_reactions() == [("1", "👀"), ("2", "👀")]
+
+
 async def test_a_long_text_comes_in_parts_in_order_and_nothing_of_it_is_lost(
     world: PlatformWorld, tmp_path: Path
 ) -> None:

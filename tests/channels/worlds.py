@@ -8,6 +8,7 @@ connection.
 from __future__ import annotations
 
 import asyncio
+import json
 import runpy
 from abc import ABC, abstractmethod
 from collections import deque
@@ -119,6 +120,14 @@ class PlatformWorld(ABC):
 
     async def prove(self, gateway: Gateway, key: str, failed: str | None = None) -> bool:
         """Let the platform tell later what became of a part; returns whether a receipt has changed."""
+        raise NotImplementedError
+
+    def read_reactions(self) -> list[tuple[str, str]]:
+        """List the emojis that we put on messages, with the ids of these."""
+        pytest.skip(f"{self.name} has no reactions")
+
+    def fail_reaction(self) -> None:
+        """Let the platform refuse the next emoji."""
         raise NotImplementedError
 
     def read_drafts(self) -> list[str]:
@@ -510,6 +519,13 @@ class TelegramWorld(GroupWorld, HeldWorld, ButtonWorld, FileWorld):
     def places(self) -> list[tuple[str, str | None]]:
         posts = self._telegram.posts
         return [(str(post.chat_id), None if post.thread_id is None else str(post.thread_id)) for post in posts]
+
+    def read_reactions(self) -> list[tuple[str, str]]:
+        calls = self._telegram.called("setMessageReaction")
+        return [(fields["message_id"], json.loads(fields["reaction"])[0]["emoji"]) for fields in calls]
+
+    def fail_reaction(self) -> None:
+        self._telegram.then("setMessageReaction", telegram_api.Fault(400, "Bad Request: REACTION_INVALID"))
 
     def write_away(self, text: str, message_id: str) -> None:
         self._telegram.say(text, message_id=int(message_id))

@@ -140,6 +140,12 @@ METHODS: Mapping[str, Mapping[str, Check]] = {
         "url": _text,
         "cache_time": _integer,
     },
+    "setMessageReaction": {
+        "chat_id": _chat,
+        "message_id": _integer,
+        "reaction": _list(_object({"type": _text, "emoji": _text}, "type", "emoji")),
+        "is_big": _boolean,
+    },
     "deleteMessage": {"chat_id": _chat, "message_id": _integer},
     "sendChatAction": {
         "business_connection_id": _text,
@@ -158,6 +164,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "sendPhoto": ("chat_id", "photo"),
     "sendDocument": ("chat_id", "document"),
     "answerCallbackQuery": ("callback_query_id",),
+    "setMessageReaction": ("chat_id", "message_id"),
     "deleteMessage": ("chat_id", "message_id"),
     "sendChatAction": ("chat_id", "action"),
     "setMyCommands": ("commands",),

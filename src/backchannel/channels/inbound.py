@@ -6,9 +6,11 @@ channel and the parts of the gateway. The channel itself checks who may post to 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
+import structlog
 
 from backchannel.channels.files import ReceivedFiles, lines_for
 from backchannel.config.adapters import thread_word_of
@@ -42,8 +44,11 @@ from backchannel.runtime.runtime import Runtime
 from backchannel.tools.base import Parts
 from backchannel.tools.commands import ChatCommands
 
+log = structlog.get_logger(__name__)
+
 _LOOK_AGAIN_S = 0.1
 """The delay before a retry while one of our own sends is in flight. Sends always finish."""
+_REACTION_LIMIT_S = 5.0
 _PROOF_TRIES = 300
 """How often a proof is tried that names an unknown message, while something is being sent: for half a minute."""
 
@@ -93,6 +98,19 @@ class Inbound:
                 continue
             except OwnPostUnderway:
                 await self._parts.clock.sleep(_LOOK_AGAIN_S)
+
+    async def acknowledge(self, event: InboundEvent) -> None:
+        """Show that a message was received, if its channel is set so. What fails there is nobody's business."""
+        channel = self._find(event.channel)
+        if (emoji := channel.settings.ack_reaction) is None:
+            return
+        try:
+            shown = channel.react(event.chat_id, event.account_id, event.message_id, emoji)
+            if shown is not None:
+                async with asyncio.timeout(_REACTION_LIMIT_S):
+                    await shown
+        except Exception as error:  # noqa: BLE001  # the edge of a channel: it is only a sign
+            log.debug("no sign of receipt was shown", channel=channel.name, error=type(error).__name__)
 
     async def _take(self, event: InboundEvent, files: Sequence[IncomingFile], home: str | None) -> InboundTaken:
         channel = self._find(event.channel)
@@ -158,6 +176,8 @@ class _Taker:
         checked = check(event, channel=self._channel, now_ms=self._parts.clock.now_ms())
         taken = await self._inbound.take(checked, files)
         self._taken()
+        if taken.accepted is not None and not taken.is_repeat:
+            await self._inbound.acknowledge(checked)
         outcome = taken.outcome
         did_nothing = outcome.run_id is None and outcome.command is None
         return InboundAnswer(

@@ -189,6 +189,11 @@ class TelegramChannel(Channel):
         account = await self._sending(account_id)
         await account.sender.show_typing(to, thread_id)
 
+    async def react(self, to: str, account_id: str, message_id: str, emoji: str) -> None:
+        """Put an emoji on a message of a person."""
+        account = await self._sending(account_id)
+        await account.sender.react(to, message_id, emoji)
+
     async def close(self) -> None:
         """Close the connections."""
         if self._connections is not None:

@@ -122,6 +122,12 @@ class TelegramSender:
             self._quiet = self._with_wait(self._quiet, to, busy.retry_after_s or 0.0)
             raise
 
+    async def react(self, to: str, message_id: str, emoji: str) -> None:
+        """Put an emoji on a message, unless Telegram asked to wait."""
+        self._check_wait(to, self._waiting)
+        if (number := _number(message_id)) is not None:
+            await self._wire.react(to, number, emoji)
+
     async def _show(self, said: OutboundPart | Draft) -> Sent:
         text = storable_text(said.text)
         html = await asyncio.to_thread(to_html, text) if len(text) > _IN_A_THREAD else to_html(text)

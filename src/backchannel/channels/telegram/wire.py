@@ -49,6 +49,7 @@ from aiogram.methods import (
     SendDocument,
     SendMessage,
     SendPhoto,
+    SetMessageReaction,
     SetMyCommands,
     SetWebhook,
     TelegramMethod,
@@ -60,6 +61,7 @@ from aiogram.types import (
     BufferedInputFile,
     InlineKeyboardButton,
     InlineKeyboardMarkup,
+    ReactionTypeEmoji,
     ReplyParameters,
 )
 from aiogram.utils.token import TokenValidationError
@@ -321,6 +323,12 @@ class Wire:
 
     async def show_typing(self, to: str, thread_id: int | None) -> None:
         await self._call(SendChatAction(chat_id=to, action="typing", message_thread_id=thread_id))
+
+    async def react(self, to: str, message_id: int, emoji: str) -> None:
+        """Put an emoji on a message."""
+        await self._call(
+            SetMessageReaction(chat_id=to, message_id=message_id, reaction=[ReactionTypeEmoji(emoji=emoji)])
+        )
 
     async def set_commands(self, commands: list[tuple[str, str]], chat_id: int | None = None) -> None:
         """Set what the menu shows: everywhere, or in one chat."""

@@ -62,6 +62,10 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
         int, setting("The largest file to fetch, in MB; pictures at most 10. 0: fetch none.", ge=0, le=100)
     ] = 20
     max_file_mb: Annotated[int, setting("The largest file that an agent sends, in MB. 0: none.", ge=0, le=20)] = 20
+    ack_reaction: Annotated[
+        str | None,
+        setting("An emoji that is put on each message that will be answered, as a sign of receipt."),
+    ] = None
     allow_bots: Annotated[bool, setting("Read messages of other bots.")] = False
     pairing: Annotated[
         bool,
@@ -365,6 +369,10 @@ class Channel(ABC):
 
     def show_typing(self, to: str, account_id: str | None, thread_id: str | None) -> Awaitable[None] | None:
         """Show in a chat that a reply is being written; None if the platform has no such thing."""
+        return None
+
+    def react(self, to: str, account_id: str, message_id: str, emoji: str) -> Awaitable[None] | None:
+        """Put an emoji on a message of a person, as a sign of receipt; None if the platform has no such thing."""
         return None
 
     def text_length(self, text: str) -> int:
