@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from operator import attrgetter
 from pathlib import Path
@@ -115,6 +116,20 @@ async def test_a_chat_that_takes_no_file_gets_a_line_and_the_door_gives_it_to_a_
         "here it is",
         "[file report.txt, 2 KB: not sent, this chat takes no files]",
     ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_of_the_openai_door_gets_a_link_that_needs_the_token(tmp_path: Path, stream: bool) -> None:
+    _workspace(tmp_path, report_txt=REPORT)
+    door = {"port": 0, "http": {"chatCompletions": True}}
+    asked = {"model": "main", "messages": [{"role": "user", "content": "go"}], "stream": stream}
+    async with desk(tmp_path, {}, model=_sending({"path": "report.txt"}), gateway=door, **TOOLS) as at:
+        headers = {"Authorization": f"Bearer {OPERATOR}"}
+        answer = await at.http.post("/v1/chat/completions", json=asked, headers=headers)
+        (link,) = re.findall(r"\[report\.txt\]\((/media/\w+\.bin/report\.txt)\)", answer.text)
+        assert "here it is" in answer.text
+        assert (await at.http.get(link)).status_code == 401
+        assert (await at.http.get(link, headers=headers)).content == REPORT
 
 
 async def _messages(at: ChannelDesk) -> list[Any]:

@@ -114,6 +114,7 @@ class Runtime(Service):
         self.supervisor = Supervisor(self._services(), clock)
         self._reactions = self.supervisor.reactions()
         self.wait = self._waits.ended
+        self.attachments = store.attachments
         self.durably = self._wait.durably
         """Commits or reads for a part outside, and waits while the database is away."""
         store.listen_for_facts(self._on_facts)

@@ -75,7 +75,7 @@ from backchannel.storage.units import tokens as token_units
 from backchannel.storage.units.cluster import echoes as echo_units
 from backchannel.storage.units.cluster import growing, members
 from backchannel.storage.units.cluster import leftovers as leftover_units
-from backchannel.storage.units.contact import proofs
+from backchannel.storage.units.contact import attachments, proofs
 from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.units.money import calls as call_units
 from backchannel.storage.units.money import questions as question_units
@@ -222,6 +222,7 @@ class Store(ScheduleUnits):
     claim_part = write(sending.claim)
     settle_part = write(sending.attempted)
     prove_part = write(proofs.prove)
+    attachments = read(attachments.of_run)
     open_draft = write(draft_units.open_)
     draft_shown = write(draft_units.shown)
     forget_draft = write(draft_units.forget)

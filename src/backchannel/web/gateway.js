@@ -150,6 +150,17 @@ class Gateway {
     return () => this.#stateListeners.delete(listener);
   }
 
+  /** Save a file that an agent sent: a plain link could not carry the token. */
+  async save(file, name) {
+    const answer = await fetch(`media/${file}/${encodeURIComponent(name)}`, { headers: { Authorization: `Bearer ${this.#token}` } });
+    if (!answer.ok) throw new GatewayError({ code: "UNAVAILABLE", message: `the file cannot be had (${answer.status})` });
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await answer.blob());
+    link.download = name;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+
   /** Ask for something. Waits for the connection; throws GatewayError. */
   async call(method, params = {}) {
     await this.#opened();

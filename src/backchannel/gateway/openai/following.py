@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from enum import Enum
 from typing import Any
+from urllib.parse import quote
 
+from msgspec.structs import replace
 from starlette.responses import JSONResponse, Response
 
 from backchannel.core.commands.control_words import is_control_word
@@ -45,7 +47,15 @@ async def wait_ended(runtime: Runtime, run: Run, waits: OpenWaits) -> Run:
     """
     while not run.is_finished:
         run = await waits.until(runtime.wait(run.id, _WAIT_S))
-    return run
+    links = await _links(runtime, run) if run.step != 1 else ""  # a run of one step has called no tool
+    return replace(run, reply=f"{shown_reply(run)}{links}".lstrip()) if links else run
+
+
+async def _links(runtime: Runtime, run: Run) -> str:
+    """List the files that a run sends, each as a link that needs the token."""
+    files = await runtime.attachments(run.id)
+    lines = [f"[{copy.name}](/media/{copy.file}/{quote(copy.name, safe='')})" for copy in files]
+    return "".join(f"\n\n{line}" for line in lines)
 
 
 class Pieces:

@@ -1,6 +1,7 @@
 /** One entry of a transcript: speaker and text, with tools and machinery folded away. */
 import { Component, html, useState } from "../vendor/preact.js";
 import { Icon } from "../icons.js";
+import { gateway } from "../gateway.js";
 import { Markdown, safeAddress } from "../markdown.js";
 import { Button, CopyButton, Fold, Key, Text, When, sessionName, shortKey, visible } from "../parts.js";
 import { href } from "../routes.js";
@@ -176,7 +177,16 @@ export function ToolCall({ call, result, isRunning }) {
   const state = failed ? "failed" : result ? "" : isRunning ? "running" : "no result yet";
   const summary = html`<span class="tool-line"><${Icon} name="tool" size=${14} /><code class="tool-name">${visible(call.name)}</code>
     <span class="cut muted"><${Text}>${summaryOf(call)}<//></span>${state && html`<span class=${`badge tone-${failed ? "bad" : "busy"}`}>${state}</span>`}</span>`;
-  return html`<${Fold} class="tool" summary=${summary}>${() => html`<${ToolDetails} call=${call} result=${result} />`}<//>`;
+  return html`<${Fold} class="tool" summary=${summary}>${() => html`<${ToolDetails} call=${call} result=${result} />`}<//>
+    ${result?.attached && html`<${Attached} copy=${result.attached} />`}`;
+}
+
+/** A file that is sent with the reply. */
+function Attached({ copy }) {
+  const [error, setError] = useState("");
+  const save = () => gateway.save(copy.file, copy.name).then(() => setError(""), (failed) => setError(failed.message));
+  return html`<p class="row"><${Button} onClick=${save}>${visible(copy.name)} (${Math.ceil(copy.size / 1024)} KB)<//>
+    ${copy.caption && html`<span>${visible(copy.caption)}</span>`}${error && html`<span class="bad">${error}</span>`}</p>`;
 }
 
 function ToolDetails({ call, result }) {
