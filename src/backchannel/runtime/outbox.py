@@ -16,6 +16,7 @@ import structlog
 
 from backchannel.core.contracts import Clock
 from backchannel.core.delivery.attached import MAX_FILE_BYTES
+from backchannel.core.delivery.attempts import NO_RECOURSE, DoubtStays, Recourse
 from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.delivery.channels import (
     Channel,
@@ -29,7 +30,6 @@ from backchannel.core.delivery.channels import (
     file_limit,
 )
 from backchannel.core.delivery.delivery import DeliveryLane, DeliveryState, PartClaimed
-from backchannel.core.delivery.doubts import NO_RECOURSE, DoubtStays, Recourse
 from backchannel.core.delivery.outgoing import OutboundFile
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import AccountHeld, DeliveryChanged

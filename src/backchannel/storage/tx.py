@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from backchannel.core.delivery.doubts import NO_RECOURSE, Recourse
+from backchannel.core.delivery.attempts import NO_RECOURSE, Recourse
 from backchannel.core.delivery.splitting import Measure
 from backchannel.core.facts import Fact, PolicyShadowed
 from backchannel.core.keys import KeyScheme

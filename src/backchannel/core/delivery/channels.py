@@ -11,7 +11,7 @@ part of a delivery in one of five ways. The receipt depends on the answer:
 
 `core/delivery/delivery.py` decides what follows. Three abilities of a channel settle a doubt, and the first one that it
 has is used: the platform takes keys (`takes_key`, perhaps only for a while: `key_lives_s`); it can be asked (`find`); a
-later event proves what happened (`InboundTaker.proved`). `core/delivery/doubts.py` has the rules.
+later event proves what happened (`InboundTaker.proved`). `core/delivery/attempts.py` has the rules.
 
 People's messages are handed in as `InboundEvent`s, by `run` or by `post`, and their files as `IncomingFile`s.
 `ChannelSettings` is what all of them share in the configuration.

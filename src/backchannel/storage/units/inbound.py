@@ -30,7 +30,7 @@ from backchannel.storage.ids import new_id
 from backchannel.storage.tables import INBOUND_IDS
 from backchannel.storage.tx import Tx
 from backchannel.storage.units import chats, commands, deliveries, inbox, own_posts, pairing, resets, runs, sessions
-from backchannel.storage.units.contact import owner_chats
+from backchannel.storage.units.contact import questions
 from backchannel.storage.units.money import reserving
 
 _STORED: StoredForm[InboundOutcome] = StoredForm(InboundOutcome)
@@ -60,7 +60,7 @@ def take(tx: Tx, arrival: Arrival, *, start: bool) -> InboundTaken:
     if admission.verdict is Verdict.ANSWER and found is not None:
         admission = _with_room(tx, arrival, found, admission, start=start)
     if admission.standing is Rank.OWNER and event.chat_type is ChatType.DIRECT:
-        owner_chats.note(tx, event)
+        questions.note_chat(tx, event)
     accepted: RunAccepted | None = None
     reply: str | None = None
     match admission.verdict:

@@ -33,7 +33,7 @@ from backchannel.errors import InvalidRequest, PairingNotFound
 from backchannel.storage.tables import PAIRINGS
 from backchannel.storage.tx import Tx, filters, required
 from backchannel.storage.units import deliveries
-from backchannel.storage.units.contact import owner_chats, questions
+from backchannel.storage.units.contact import questions
 
 _FRESH = "created_at > ? AND created_at < ?"
 
@@ -84,7 +84,7 @@ def _ask_owners(tx: Tx, arrival: Arrival, pairing: PairingRecord) -> None:
     """Ask the owners of the channel in their direct chats, as far as these are known."""
     owners = arrival.rules.settings.owners
     named = dict(arrival.owner_chats)
-    for address in owner_chats.addresses(tx, pairing.channel, pairing.account_id, owners, named):
+    for address in questions.owner_addresses(tx, pairing.channel, pairing.account_id, owners, named):
         request = Post(
             session_key=pairing.session_key,
             address=address,

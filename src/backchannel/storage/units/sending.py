@@ -6,7 +6,15 @@ import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.delivery.attached import instead_line
-from backchannel.core.delivery.attempts import AttemptRules, account_hold_ms, after_attempt, after_crash, after_question
+from backchannel.core.delivery.attempts import (
+    AttemptRules,
+    DoubtMove,
+    DoubtStays,
+    account_hold_ms,
+    after_attempt,
+    after_crash,
+    after_question,
+)
 from backchannel.core.delivery.channels import ChannelError, ChannelMoved, ChannelRefused, Sent, no_channel
 from backchannel.core.delivery.delivery import (
     INSTEAD,
@@ -18,7 +26,6 @@ from backchannel.core.delivery.delivery import (
     PartClaimed,
     state_of,
 )
-from backchannel.core.delivery.doubts import DoubtMove, DoubtStays
 from backchannel.core.delivery.drafts import LEFT_BEHIND, DraftBefore
 from backchannel.core.delivery.outgoing import Button, FileCopy, read_buttons
 from backchannel.core.sessions import WEBCHAT

@@ -1,13 +1,13 @@
 """Proofs: what a platform says later of a part settles the part, once.
 
-`core/delivery/doubts.py` decides; this writes.
+`core/delivery/attempts.py` decides; this writes.
 """
 
 from __future__ import annotations
 
+from backchannel.core.delivery.attempts import after_proof, late_failure
 from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
 from backchannel.core.delivery.delivery import DeliveryState, Part, parse_part_key
-from backchannel.core.delivery.doubts import after_proof, late_failure
 from backchannel.core.delivery.outgoing import PartProof
 from backchannel.core.facts import DeliveryChanged
 from backchannel.errors import PartUnderway
