@@ -45,6 +45,8 @@ StopReason = Callable[[], Stop | None]
 Work = Callable[[RunStarted, StopReason], Coroutine[Any, Any, None]]
 """Works on a run; while its task is cancelled, the second argument tells why."""
 
+MOST_EXPECTED = 4096
+"""How many queued runs are remembered that may start here."""
 RUN, SUBAGENT = "run", "subagent"
 """Kinds of slots."""
 
@@ -79,7 +81,7 @@ class Lanes(Service):
         self._runs: dict[str, Run] = {}
         """The runs of the tasks, as they were when they started."""
         self._next: dict[str, str] = {}
-        """Queued runs that were accepted here, each with its session."""
+        """The last queued runs that were accepted here, each with its session; another gateway may start them."""
         slots.listen(self._pump)
         self._is_open = True
 
@@ -118,6 +120,8 @@ class Lanes(Service):
         run = fact.run
         if run.state is RunState.QUEUED:
             self._next[run.id] = run.session_key
+            if len(self._next) > MOST_EXPECTED:
+                del self._next[next(iter(self._next))]
         else:
             self._next.pop(run.id, None)
         if run.is_finished and run.id in self._tasks:
