@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench.budgets import budgeted_runs
 from bench.footprint import footprint
 from bench.hands import commands
 from bench.lockout import lockout
@@ -24,6 +25,7 @@ from bench.world import BenchWorld
 
 ROWS: dict[str, Callable[[BenchWorld], Findings]] = {
     "run": one_run,
+    "budgets": budgeted_runs,
     "wire": runs_on_wires,
     "rate": many_runs,
     "list": session_lists,

@@ -101,6 +101,8 @@ class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ids of the windows in which it is counted."""
     sender: str | None = None
     """The person whose message began the chain, as `channel:id`."""
+    is_near: bool = True
+    """Whether so much is spent that owners may have to be told with the reply."""
     is_counted: bool = True
     """Whether the run was counted as one."""
     asks: str | None = None

@@ -306,6 +306,11 @@ def is_used_up(budget: BudgetSettings, row: LedgerRow) -> bool:
     return row.used(budget.unit) - row.open(budget.unit) >= limit_of(budget, row)
 
 
+def is_near(budget: BudgetSettings, row: LedgerRow) -> bool:
+    """Whether owners may have to be told once the calls under way are counted."""
+    return not row.warned and row.used(budget.unit) >= budget.warns_at * budget.limit
+
+
 def is_to_warn(budget: BudgetSettings, row: LedgerRow) -> bool:
     """Whether owners are to be told how much is spent."""
     settled = row.used(budget.unit) - row.open(budget.unit)

@@ -48,23 +48,26 @@ def charge(tx: Tx, windows: Sequence[BudgetWindow], amount: Amount) -> list[tupl
 
 
 @cache
-def _correct_sql(count: int) -> str:
+def _correct_sql(count: int, *, returns: bool) -> str:
     return (
         "UPDATE budget_windows SET usd = usd + ?, tokens = tokens + ?, runs = runs + ?, open_usd = open_usd - ?, "
-        f"open_tokens = open_tokens - ?, touched_at = ? WHERE id IN ({marks(range(count))}) {BUDGET_WINDOWS.returning}"
+        f"open_tokens = open_tokens - ?, touched_at = ? WHERE id IN ({marks(range(count))}) "
+        f"{BUDGET_WINDOWS.returning if returns else ''}"
     )
 
 
-def correct(tx: Tx, ids: Sequence[str], charged: Amount, used: Amount) -> None:
-    """Close a charge: it was `charged` so much, and `used` is what counts. Owners may have to be told."""
+def correct(tx: Tx, ids: Sequence[str], charged: Amount, used: Amount, *, is_near: bool = False) -> None:
+    """Close a charge: it was `charged` so much, and `used` is what counts. `is_near`: owners may have to be told."""
     if not ids:
         return
     tx.lock_ledger()
     more = (used.usd - charged.usd, used.tokens - charged.tokens, used.runs - charged.runs)
-    rows = tx.all(_correct_sql(len(ids)), *more, charged.usd, charged.tokens, tx.now, *ids)
+    values = (*more, charged.usd, charged.tokens, tx.now, *ids)
     rules = tx.rules.budgets
-    if rules is not None:
-        _warn(tx, rules, map(BUDGET_WINDOWS.read, rows))
+    if rules is None or not is_near:
+        tx.run(_correct_sql(len(ids), returns=False), *values)
+    else:
+        _warn(tx, rules, map(BUDGET_WINDOWS.read, tx.all(_correct_sql(len(ids), returns=True), *values)))
 
 
 def _warn(tx: Tx, rules: BudgetRules, rows: Iterable[LedgerRow]) -> None:
@@ -78,7 +81,7 @@ def _warn(tx: Tx, rules: BudgetRules, rows: Iterable[LedgerRow]) -> None:
 def settle(tx: Tx, made: Reservation, used: Amount | None) -> None:
     """Count what a reserved call has really cost; None if that is not known: then all of it counts."""
     charged = made.amount
-    correct(tx, made.windows, charged, charged if used is None else used._replace(runs=0))
+    correct(tx, made.windows, charged, charged if used is None else used._replace(runs=0), is_near=made.is_near)
 
 
 def give_back(tx: Tx, made: Reservation) -> None:

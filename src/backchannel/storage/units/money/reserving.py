@@ -27,6 +27,7 @@ from backchannel.core.money.budgets import (
     BudgetRules,
     Spender,
     decide,
+    is_near,
     is_used_up,
 )
 from backchannel.core.money.texts import used_up
@@ -173,7 +174,14 @@ def try_charge(
     decision = decide(counted, amount)
     ids = tuple(window.id for window, _ in counted)
     if decision.answer is BudgetAnswer.FITS:
-        made = Reservation(step=step, usd=amount.usd, tokens=amount.tokens, windows=ids, sender=spender.sender)
+        made = Reservation(
+            step=step,
+            usd=amount.usd,
+            tokens=amount.tokens,
+            windows=ids,
+            sender=spender.sender,
+            is_near=any(is_near(window.budget, row) for window, row in counted),
+        )
         return made, decision
     ledger.correct(tx, ids, amount, Amount())
     return None, decision
