@@ -28,6 +28,7 @@ from backchannel.core.policy.queues import SessionRules
 from backchannel.core.runs import RunStarted
 from backchannel.errors import BudgetExceeded
 from backchannel.storage.ids import new_id
+from backchannel.storage.tx import NoOutlets
 from tests.storage.support import FAILED, Host, request, result_of, step
 
 T = TypeVar("T")
@@ -39,7 +40,9 @@ KEYS = [SessionKey.of("main", f"s{n}") for n in range(4)]
 
 def budget(name: str, **more: Any) -> BudgetSettings:
     fields = {"scope": "gateway", "per": "hour", "then": "stop", **more, "name": name}
-    return msgspec.convert(fields, BudgetSettings)
+    return msgspec.convert(
+        {{"warn_at": "warnAt"}.get(key, key): value for key, value in fields.items()}, BudgetSettings
+    )
 
 
 def rules_of(*budgets: BudgetSettings) -> SessionRules:
@@ -248,3 +251,30 @@ LedgerMachine.TestCase.settings = settings(
 @pytest.mark.sqlite_only
 class TestLedger(LedgerMachine.TestCase):  # type: ignore[misc, valid-type]  # made by hypothesis
     """Any order of reserve, settle, crash, window change, grant and reset."""
+
+
+class OwnedDesk(NoOutlets):
+    """One channel with one owner."""
+
+    names = ("desk",)
+    owners = (("desk", "7"),)
+
+    def limit(self, channel: str) -> int | None:
+        return 4000
+
+
+@pytest.mark.anyio
+async def test_owners_are_told_once_in_a_window_that_much_is_spent(tmp_path: Path) -> None:
+    host = Host(tmp_path / "state")
+    host.rules = rules_of(budget("daily", tokens=4000, per="day", warn_at=0.5))
+    await host.start(outlets=OwnedDesk())
+    for n in range(3):
+        started = (await host.store.accept_run(request("hi", KEYS[n]), start=True)).started
+        assert started is not None
+        used = Usage(input=900, output=10, cost=0.01)
+        if started.run.reserved is None:
+            await host.store.reserve_call(started.fence, RATES.highest(900), is_sent=False)
+        await host.store.commit_reply(started.fence, step(started, usage=used))
+    told = host.rows("SELECT channel, target, text FROM deliveries")
+    assert told == [("desk", "7", "The budget daily has spent 2,730 tokens of 4,000 tokens today; then runs stop.")]
+    await host.end()

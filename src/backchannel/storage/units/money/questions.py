@@ -106,8 +106,13 @@ def warn(tx: Tx, event: BudgetNearlySpent) -> None:
 
 
 def owners(tx: Tx) -> list[Address]:
-    """List the owners' own chats."""
-    return [Address(channel=channel, to=owner) for channel, owner in tx.outlets.owners]
+    """List the owners' own chats: where they wrote, else the chat that has their id."""
+    found = "SELECT account_id, chat_id FROM owner_chats WHERE channel = ? AND owner_id = ? LIMIT 1"
+    addresses: list[Address] = []
+    for channel, owner in tx.outlets.owners:
+        account_id, chat_id = tx.one(found, channel, owner) or (None, owner)
+        addresses.append(Address(channel=channel, to=chat_id, account_id=account_id))
+    return addresses
 
 
 def _tell(tx: Tx, key: str, addresses: list[Address], text: str) -> None:
