@@ -136,7 +136,7 @@ STAGES: tuple[LifeStage, ...] = (
         "The work: a model is asked",
         (
             LifeStep("runtime/runner.py:Runner.work", "The runner carries out one run, from its row to its end."),
-            LifeStep("runtime/runner.py:Runner._setup", "The runner finds the agent's model and tools."),
+            LifeStep("runtime/runner.py:Runner._setups", "The runner finds the agent's model and tools."),
             LifeStep(
                 "runtime/conversations.py:Conversations.request",
                 "The request extends the last one of the session, which is kept. Nothing is read from the database.",
@@ -147,7 +147,7 @@ STAGES: tuple[LifeStage, ...] = (
             ),
             LifeStep("runtime/asking.py:Asking._stream", "The model is asked, and its reply is read as it comes."),
             LifeStep(
-                "runtime/asking.py:Asking._show", "Each piece is shown to whoever listens. Nothing is stored yet."
+                "runtime/asking.py:_ShownReply.show", "Each piece is shown to whoever listens. Nothing is stored yet."
             ),
         ),
     ),

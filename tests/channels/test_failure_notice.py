@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from backchannel.agents.scripted import ScriptedModel
 from backchannel.core.compaction.prompting import asks_for_summary
 from backchannel.core.contracts import ModelFailed, ModelRequest
-from backchannel.core.delivery.delivery import DeliveryState, notice_text
+from backchannel.core.delivery.delivery import DeliveryState, notice_text, wait_text
+from backchannel.core.models.model_wait import read_wait
 from backchannel.core.runs import CRASHES_UNTIL_GIVEN_UP, CRASHES_UNTIL_SET_ASIDE, RunKind, RunState
 from backchannel.core.sessions import Address, SessionPatch
 from backchannel.gateway.app import Gateway
@@ -58,6 +60,26 @@ async def test_a_person_whose_compact_brings_no_summary_is_told_in_the_same_chat
         begun, told = (await far_end.took(8))[6:]
     assert "is being summarised" in begun.text and begun.to == told.to == "Chat-1"
     assert told.text == "Sorry, no summary was made. The operator can see why."
+
+
+async def test_a_person_whose_answer_waits_for_a_model_is_told_once_and_then_answered(tmp_path: Path) -> None:
+    busy = ModelFailed(SECRET_WORDS, retryable=True, retry_after_s=100)
+    model = ScriptedModel(replies=[busy, busy, "here it is"])
+    async with FarEnd() as far_end, desk(tmp_path, {"desk": far_end.settings()}, model=model) as world:
+        run_id = (await world.say(text="hello"))["runId"]
+        for tries in (1, 2):
+            await until(world.gateway, partial(_has_tried, world.gateway, run_id, tries))
+            await world.gateway.store.retry_run(run_id)
+        assert (await ended(world.gateway, run_id)).state is RunState.OK
+        await at_rest(world.gateway)
+    assert far_end.texts == [wait_text(run_id), "here it is"]
+    assert run_id in wait_text(run_id) and SECRET_WORDS not in wait_text(run_id)
+
+
+async def _has_tried(gateway: Gateway, run_id: str, tries: int) -> bool:
+    run = await stored(gateway, run_id)
+    wait = read_wait(run)
+    return run.waits_for_model and wait is not None and wait.tries == tries
 
 
 async def test_a_run_whose_time_is_over_tells_too(tmp_path: Path) -> None:

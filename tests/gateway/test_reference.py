@@ -108,6 +108,6 @@ async def test_a_provider_without_a_key_is_told_of_only_where_somebody_names_it(
 @pytest.mark.anyio
 async def test_status_tells_what_there_is_to_do(client: Client) -> None:
     status = await client.ask("status")
-    assert status["runs"] == {"queued": 0, "running": 0, "failed": 0, "setAside": 0}
+    assert status["runs"] == {"queued": 0, "running": 0, "failed": 0, "setAside": 0, "waiting": 0}
     assert status["deliveries"] == {"waiting": 0, "failed": 0, "uncertain": 0}
     assert status["connections"] == 1 and "echo" in status["agents"]

@@ -246,16 +246,19 @@ async def test_a_commit_that_fails_in_the_middle_of_a_run_is_not_its_end(tmp_pat
 
 
 @asynccontextmanager
-async def provided(state: Path, stub: StubProvider, api: str, **more: Any) -> AsyncIterator[Gateway]:
+async def provided(
+    state: Path, stub: StubProvider, api: str, *, retry_for_hours: float = 24, **more: Any
+) -> AsyncIterator[Gateway]:
     config = {
         "models": {"providers": {"acme": {"api": api, "baseUrl": stub.base_url, "apiKey": "sk-acme-secret-key"}}},
-        "agents": {"list": [{"id": "main", "model": "acme/large"}]},
+        "agents": {"list": [{"id": "main", "model": "acme/large", "retryForHours": retry_for_hours}]},
     }
     async with running(state, config=config, **more) as gateway:
         yield gateway
 
 
 APIS = pytest.mark.parametrize("api", ["openai", "anthropic"])
+_OVERLOADED = '{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
 
 
 @APIS
@@ -282,7 +285,7 @@ async def test_a_provider_that_fails_gives_the_run_a_clear_error_and_the_next_me
     tmp_path: Path, api: str, fault: Told, requests: int, told: str
 ) -> None:
     clock = StageClock()
-    async with StubProvider() as stub, provided(tmp_path, stub, api, clock=clock) as gateway:
+    async with StubProvider() as stub, provided(tmp_path, stub, api, clock=clock, retry_for_hours=0) as gateway:
         stub.then(*[fault] * requests)
         run = await ended(gateway, (await gateway.submit("main", "hi")).id, 20)
         assert (run.state, run.error_code) == (RunState.ERROR, "model_failed")
@@ -291,8 +294,38 @@ async def test_a_provider_that_fails_gives_the_run_a_clear_error_and_the_next_me
         assert len(stub.requests) == requests
         assert len(clock.slept) == requests - 1
         assert await texts_of(gateway) == ["hi"]
+        clock.move_on(11)
         stub.then(Answer(text="fine"))
         assert await gateway.ask("main", "again") == "fine"
+    assert stub.refused == []
+
+
+@APIS
+async def test_each_message_to_a_provider_that_is_down_for_an_hour_is_answered_once_and_in_order(
+    tmp_path: Path, api: str
+) -> None:
+    date = {"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}
+    faults: list[Told] = [
+        Fault(529, "overloaded"),
+        Fault(429, "slow down", headers={"retry-after": "3600"}),
+        Fault(429, "slow down", headers=date),
+        Fault(200, body=f"event: error\ndata: {_OVERLOADED}\n\n", content_type="text/event-stream"),
+        Answer(text=("half ", "of it"), ends="cut"),
+        Answer(text=("half ", "of it"), ends="broken"),
+        Drop(),
+    ]
+    clock = StageClock()
+    async with StubProvider() as stub, provided(tmp_path, stub, api, clock=clock) as gateway:
+        began = clock.ms
+        stub.then(*faults)
+        stub.reply = lambda asked: Answer(text=f"re {len(stub.requests)}")
+        for name in "abc":
+            await gateway.submit("main", name, run_id=name)
+        for name in "abc":
+            assert (await ended(gateway, name)).state is RunState.OK
+        said = await texts_of(gateway)
+        assert said[::2] == ["a", "b", "c"] and len(said) == 6 and "half" not in " ".join(said)
+        assert clock.ms - began > 3_600_000
     assert stub.refused == []
 
 

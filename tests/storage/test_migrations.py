@@ -23,7 +23,7 @@ from tests.support.clocks import StageClock
 from tests.support.fresh_files import every_step
 from tests.support.privileges import folder_of_somebody
 
-NEWEST = 30
+NEWEST = 31
 OTHER = SessionKey.of("main", "project")
 
 pytestmark = pytest.mark.sqlite_only

@@ -57,7 +57,17 @@ from backchannel.storage.units import (
 from backchannel.storage.units.flows import exchanges, interruption, spawns
 from backchannel.storage.units.flows.interruption import InterruptionRest
 from backchannel.storage.units.jobs import cron
-from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, searching, shown, timeline
+from backchannel.storage.views import (
+    contexts,
+    exchange_lists,
+    exports,
+    families,
+    lookups,
+    run_lists,
+    searching,
+    shown,
+    timeline,
+)
 from tests.storage.support import CRON, MAIN, SCHEME, note, request
 
 pytestmark = pytest.mark.sqlite_only
@@ -173,9 +183,9 @@ HOT: dict[str, Read] = {
     "part of a message": partial(exports.read, session_id="s", place=ExportPlace(0, 5), until=9, size=9),
     "pending": partial(inbox.pending, key=str(MAIN), limit=9),
     "run": partial(runs.find, run_id="r"),
-    "runs": partial(runs.page, session_key=None, states=(), limit=9, before=None),
-    "runs of a session": partial(runs.page, session_key=str(MAIN), states=(RunState.OK,), limit=9, before=5),
-    "how many runs": partial(runs.count_of, keys=[str(MAIN)], states=(RunState.OK,), kind=RunKind.CRON),
+    "runs": partial(run_lists.page, session_key=None, states=(), limit=9, before=None),
+    "runs of a session": partial(run_lists.page, session_key=str(MAIN), states=(RunState.OK,), limit=9, before=5),
+    "how many runs": partial(run_lists.count_of, keys=[str(MAIN)], states=(RunState.OK,), kind=RunKind.CRON),
     "what a run did": partial(timeline.timeline, run_id="r"),
     "a model that is asked again": partial(steps.note_retry, fence=Fence("r", 1), why="busy", wait_ms=1),
     "open calls": partial(steps.open_calls, run_id="r"),
@@ -233,8 +243,8 @@ HOT: dict[str, Read] = {
 ONCE: dict[str, Read] = {
     "enter": partial(recovery.enter),
     "interrupted": recovery.interrupted,
-    "sessions with a queue": runs.sessions_with_queue,
-    "counts": runs.counts,
+    "sessions with a queue": run_lists.sessions_with_queue,
+    "counts": run_lists.counts,
 }
 
 

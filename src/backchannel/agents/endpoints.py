@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
+from backchannel.core.contracts import ModelTimeouts
+
 OPENAI_WIRES = frozenset({"openai", "openai-compatible", "ollama"})
 ANTHROPIC_WIRES = frozenset({"anthropic", "anthropic-compatible"})
 ANTHROPIC_IMAGE_LIMIT = 5 * 1024 * 1024
+
+
+_USUAL = ModelTimeouts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class Endpoint:
     api_key: str | None = field(default=None, repr=False)
     cache: str = "5m"
     """How long the provider is asked to keep what was sent: `5m`, `1h` or `off`."""
+    timeouts: ModelTimeouts = _USUAL
 
     @property
     def is_spoken_here(self) -> bool:

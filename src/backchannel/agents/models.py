@@ -25,8 +25,10 @@ from backchannel.agents.endpoints import Endpoint
 from backchannel.agents.loading import load
 from backchannel.agents.providers import Connection, ProviderModel
 from backchannel.config.schema import DEMO_MODEL, PromptCache, ProviderModelSettings, ProviderSettings
-from backchannel.core.contracts import Model, Price
+from backchannel.config.schema_models import ModelTimeoutSettings, timeouts_of
+from backchannel.core.contracts import Model, ModelTimeouts, Price
 from backchannel.core.hosts import OLLAMA_PORT, ollama_base
+from backchannel.core.models.model_row import provider_of
 from backchannel.core.text import nearest
 from backchannel.errors import ModelUnusable, UnknownModel
 
@@ -214,12 +216,18 @@ class Models:
     """The models of the process."""
 
     def __init__(
-        self, providers: Mapping[str, ProviderSettings], env: Mapping[str, str] | None = None, cache: PromptCache = "5m"
+        self,
+        providers: Mapping[str, ProviderSettings],
+        env: Mapping[str, str] | None = None,
+        cache: PromptCache = "5m",
+        timeouts: ModelTimeoutSettings | None = None,
     ) -> None:
         """Make the registry from `models.providers` and the environment (the process's own, if none is given).
 
-        `cache` is how long providers are asked to keep the beginning of a request.
+        `cache` is how long providers are asked to keep the beginning of a request. `timeouts` are those of providers
+        without their own.
         """
+        self._timeouts = timeouts or ModelTimeoutSettings()
         self._providers = dict(providers)
         self._cache = cache
         self._env = os.environ if env is None else env
@@ -248,7 +256,7 @@ class Models:
         provider, name = _split(ref)
         connection = self._connections.get(provider)
         if connection is None:
-            endpoint = replace(self._endpoint(provider), cache=self._cache)
+            endpoint = replace(self._endpoint(provider), cache=self._cache, timeouts=self.timeouts(ref))
             connection = self._connections[provider] = Connection(endpoint)
         window, price, is_published = self._facts(provider, name)
         self._made[ref] = ProviderModel(
@@ -262,6 +270,11 @@ class Models:
             dearest_price=self._dearest(provider, name) if is_published else price,
         )
         return self._made[ref]
+
+    def timeouts(self, ref: str) -> ModelTimeouts:
+        """Tell how long a model may take."""
+        own = self._providers.get(provider_of(ref))
+        return timeouts_of(self._timeouts, None if own is None else own.timeouts)
 
     def check(self, ref: str) -> None:
         """Find out whether `get` would give a model, without making a client.

@@ -24,6 +24,7 @@ from backchannel.agents.sdks import build_settings, open_http, open_model, open_
 from backchannel.agents.translation import begins_call, build_history, build_parameters, build_reply, read_delta
 from backchannel.agents.wires import failures
 from backchannel.agents.wires.content import has_images
+from backchannel.agents.wires.patience import Patience
 from backchannel.core.contracts import (
     MessageEncoder,
     ModelEvent,
@@ -202,8 +203,8 @@ async def ask_by_library(
         model_request_parameters=build_parameters(request),
         instrument=False,
     ) as events:
-        calls = 0
-        async for event in events:
+        calls, patience = 0, Patience(endpoint.timeouts, endpoint.provider)
+        async for event in patience.pieces(aiter(events)):
             calls += begins_call(event)
             check_calls(f"{endpoint.provider}/{model.model_name}", calls)
             if (delta := read_delta(event)) is not None:
@@ -242,7 +243,10 @@ def build_failure(error: Exception, endpoint: Endpoint) -> ModelFailed:
         case pai.ModelHTTPError():
             retryable = failures.is_passing(error.status_code) and not isinstance(error, pai.ModelQuotaExceededError)
             message = f"{failures.words_of(error.body) or 'no reason given'} (HTTP {error.status_code} from {provider})"
-            return failed(message, retryable=retryable, retry_after_s=error.retry_after, is_billed=False)
+            is_own = failures.is_models_own(error.status_code) or isinstance(error, pai.ModelQuotaExceededError)
+            return failed(
+                message, retryable=retryable, retry_after_s=error.retry_after, is_models_own=is_own, is_billed=False
+            )
         case pai.ModelConnectionError():
             return failed(f"the connection to {provider} failed: {failures.root_of(error)}", retryable=True)
         case pai.ModelAPIError():

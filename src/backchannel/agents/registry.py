@@ -91,8 +91,8 @@ class Agents:
 
     def models(self) -> list[str]:
         """Name the models of the agents that no function answers for, each once."""
-        of_models = (settings.model for id, settings in self._settings.items() if not self.is_function(id))
-        return list(dict.fromkeys(of_models))
+        asked = [settings for id, settings in self._settings.items() if not self.is_function(id)]
+        return list(dict.fromkeys(ref for settings in asked for ref in settings.row.refs))
 
     def count(self) -> int:
         return len(self._settings)

@@ -190,6 +190,9 @@ def why_queued(run: answers.RunRow) -> str:
         return f"(queued: no gateway at work has the agent of {run.session_key})"
     if run.waiting_for == "gateway":
         return f"(queued: another gateway has the agent of {run.session_key}, and works on it in its turn)"
+    if run.waits_for is not None and run.resume_at is not None:
+        again, model = clock_time(run.resume_at), run.waits_for
+        return f"({model.model} gives no answer: {model.error}; it is asked again at {again})"
     if run.resume_at is not None:
         return f"(set aside after crashes: it is tried again at {clock_time(run.resume_at)})"
     return "(queued: the session works on something else first)"

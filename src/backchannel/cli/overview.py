@@ -289,7 +289,11 @@ def _count(
     deliveries: dict[str, answers.DeliveriesListed],
 ) -> Counts:
     told = status.runs
-    aside = told["setAside"] if queued.has_more else sum(run.resume_at is not None for run in queued.runs)
+    aside = (
+        told["setAside"]
+        if queued.has_more
+        else sum(run.resume_at is not None and run.waits_for is None for run in queued.runs)
+    )
     unsettled = {"waiting": deliveries["pending"].count + deliveries["sending"].count}
     unsettled |= {state: deliveries[state].count for state in ("failed", "uncertain")}
     is_cut = any(page.has_more for page in deliveries.values())

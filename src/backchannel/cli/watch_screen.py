@@ -202,7 +202,7 @@ def _runs(seen: OverviewSnapshot, now_ms: int) -> Panel:
         {
             "runs": lambda run: _flat(ids[run.run_id]),
             "session": lambda run: _short(short_key(run.session_key)),
-            "status": lambda run: run.status if run.resume_at is None else "set aside",
+            "status": lambda run: _status_of(run),
             "age": lambda run: age(run.ended_at or run.started_at or run.accepted_at, now_ms),
             "doing": lambda run: _what_of(seen, run, now_ms),
         },
@@ -215,7 +215,16 @@ def _runs(seen: OverviewSnapshot, now_ms: int) -> Panel:
 def _what_of(seen: OverviewSnapshot, run: answers.RunRow, now_ms: int) -> str:
     if run.status == "running":
         return _flat(seen.doing.get(run.run_id, ""))
-    return _flat(result_of(run)) if run.resume_at is None else f"tried again in {until(run.resume_at, now_ms)}"
+    if run.resume_at is None:
+        return _flat(result_of(run))
+    again = f"tried again in {until(run.resume_at, now_ms)}"
+    return again if run.waits_for is None else _flat(f"{again}: {run.waits_for.model}: {run.waits_for.error}")
+
+
+def _status_of(run: answers.RunRow) -> str:
+    if run.resume_at is None:
+        return run.status
+    return "set aside" if run.waits_for is None else "waits"
 
 
 def _deliveries(seen: OverviewSnapshot, now_ms: int) -> Panel:

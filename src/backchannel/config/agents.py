@@ -22,8 +22,10 @@ from backchannel.config.schema_agents import (
     SandboxSettings,
     WorkspaceAccess,
 )
+from backchannel.config.schema_models import ModelSetting, fallbacks_of, primary_of
 from backchannel.core.contracts import ThinkingLevel
 from backchannel.core.keys import normalise_agent_id
+from backchannel.core.models.model_row import ModelRow
 from backchannel.core.policy.visibility import SightSettings
 from backchannel.core.text import nearest
 from backchannel.errors import UnknownAgent
@@ -57,7 +59,10 @@ class AgentSettings(SightSettings):
     id: str
     is_default: bool
     name: str | None
-    model: str
+    row: ModelRow
+    """Its model, and the fallbacks."""
+    retry_for_s: float
+    """How long a run waits for a model that is down."""
     instructions: str | None
     thinking: ThinkingLevel | None
     timeout_s: float
@@ -70,11 +75,22 @@ class AgentSettings(SightSettings):
     """The settings that `deny_tools` is made of, each with its own."""
     spawns_under: tuple[str, ...]
     """The other agents it may spawn under; `*` is any, and it may always spawn under itself."""
-    subagent_model: str
+    subagent_row: ModelRow
     context: ContextSettings
+    summary_row: ModelRow | None
+    """The models that write summaries; None: the model of the conversation."""
     workspace: str | None
     """The folder of its tools, where one is named; else it has one in the state folder."""
     sandbox: SandboxRules
+
+    @property
+    def model(self) -> str:
+        """The model that is asked first."""
+        return self.row.primary
+
+    @property
+    def subagent_model(self) -> str:
+        return self.subagent_row.primary
 
 
 def agent(config: Config, agent_id: str) -> AgentSettings:
@@ -85,7 +101,8 @@ def agent(config: Config, agent_id: str) -> AgentSettings:
     """
     own, defaults, tools = _find(config, agent_id), config.agents.defaults, config.tools
     instructions = own.instructions if own.instructions is not None else defaults.instructions
-    model = first(own.model, defaults.model) or config.default_model.ref
+    row = _row(ModelRow(config.default_model.ref), own.model, defaults.model)
+    summary = defaults.context.model
     place = f"agents.list[{own.id}].tools"
     allowed = ((f"{place}.allow", own.tools.allow), ("agents.defaults.tools.allow", defaults.tools.allow))
     own_denied = (f"{place}.deny", own.tools.deny)
@@ -96,7 +113,8 @@ def agent(config: Config, agent_id: str) -> AgentSettings:
         id=own.id,
         is_default=own.default,
         name=own.name,
-        model=model,
+        row=row,
+        retry_for_s=3600 * (defaults.retry_for_hours if own.retry_for_hours is None else own.retry_for_hours),
         instructions=_text(instructions),
         thinking=first(own.thinking, defaults.thinking),
         timeout_s=defaults.timeout_seconds,
@@ -110,11 +128,17 @@ def agent(config: Config, agent_id: str) -> AgentSettings:
         sandbox_visibility=first(own.sandbox.session_tools_visibility, defaults.sandbox.session_tools_visibility)
         or "spawned",
         spawns_under=first(own.subagents.allow_agents, defaults.subagents.allow_agents) or (),
-        subagent_model=first(own.subagents.model, defaults.subagents.model) or model,
+        subagent_row=_row(row, own.subagents.model, defaults.subagents.model),
         context=defaults.context,
+        summary_row=None if summary is None else _row(row, summary),
         workspace=first(own.workspace, defaults.workspace),
         sandbox=_sandbox(own.sandbox, defaults.sandbox),
     )
+
+
+def _row(usual: ModelRow, *given: ModelSetting | None) -> ModelRow:
+    """Merge settings of models, the narrowest first: the first model that is named, and the first list of fallbacks."""
+    return usual.led_by(first(*map(primary_of, given)), first(*map(fallbacks_of, given)))
 
 
 def _sandbox(own: SandboxSettings, defaults: SandboxSettings) -> SandboxRules:

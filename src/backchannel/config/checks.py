@@ -28,6 +28,7 @@ from backchannel.config.schema_agents import (
     ToolsSettings,
 )
 from backchannel.config.schema_doors import MIN_SECRET_LENGTH
+from backchannel.config.schema_models import ModelRowSettings, ModelSetting
 from backchannel.config.zones import time_zone_problem
 from backchannel.core.delivery.channels import ChannelSettings, channel_name_problem
 from backchannel.core.hosts import LOOPBACK_NAMES
@@ -227,16 +228,21 @@ def _models(file: ConfigFile) -> Iterator[SettingIssue]:
 
 def _model_references(file: ConfigFile) -> Iterator[tuple[SettingPath, str]]:
     defaults = file.agents.defaults
-    refs: list[tuple[SettingPath, str | None]] = [
+    given: list[tuple[SettingPath, ModelSetting | None]] = [
         (("agents", "defaults", "model"), defaults.model),
         (("agents", "defaults", "subagents", "model"), defaults.subagents.model),
         (("agents", "defaults", "context", "model"), defaults.context.model),
     ]
     for index, agent in enumerate(file.agents.list):
-        refs.append((("agents", "list", index, "model"), agent.model))
-        refs.append((("agents", "list", index, "subagents", "model"), agent.subagents.model))
-    refs += [(("cron", "jobs", index, "model"), job.model) for index, job in enumerate(file.cron.jobs)]
-    return ((path, ref) for path, ref in refs if ref is not None)
+        given.append((("agents", "list", index, "model"), agent.model))
+        given.append((("agents", "list", index, "subagents", "model"), agent.subagents.model))
+    given += [(("cron", "jobs", index, "model"), job.model) for index, job in enumerate(file.cron.jobs)]
+    for path, model in given:
+        if isinstance(model, ModelRowSettings):
+            yield (*path, "primary"), model.primary
+            yield from (((*path, "fallbacks", i), ref) for i, ref in enumerate(model.fallbacks or ()))
+        elif model is not None:
+            yield path, model
 
 
 def _model_problem(file: ConfigFile, ref: str) -> str | None:

@@ -19,6 +19,7 @@ from backchannel.config.adapters import DATABASES, default_database_url, is_in_f
 from backchannel.config.findings import ConfigFinding
 from backchannel.config.schema_agents import AgentsSettings, McpSettings, ToolsSettings
 from backchannel.config.schema_doors import CronSettings, GatewaySettings, HookSettings
+from backchannel.config.schema_models import ModelTimeoutSettings
 from backchannel.config.zones import last_mark, period_at, zone_named
 from backchannel.core.delivery.channels import ChannelSettings
 from backchannel.core.keys import DmScope, KeyScheme
@@ -150,6 +151,7 @@ class ProviderSettings(Settings, frozen=True, kw_only=True):
     models: Annotated[
         tuple[ProviderModelSettings, ...] | None, setting("Its models. If set, only these are valid.")
     ] = None
+    timeouts: Annotated[ModelTimeoutSettings, setting("How long its models may take.")] = ModelTimeoutSettings()
 
 
 class ModelsSettings(Settings, frozen=True, kw_only=True):
@@ -159,6 +161,7 @@ class ModelsSettings(Settings, frozen=True, kw_only=True):
         PromptCache,
         setting("How long providers are asked to keep the beginning of a request. `off`: they are not asked."),
     ] = "5m"
+    timeouts: Annotated[ModelTimeoutSettings, setting("How long a model may take.")] = ModelTimeoutSettings()
     providers: Annotated[dict[str, ProviderSettings], setting("Your own endpoints, by name.")] = field(
         default_factory=dict
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta, field
 
 from backchannel.config.adapters import SANDBOXES
+from backchannel.config.schema_models import ModelSetting
 from backchannel.core.contracts import ThinkingLevel
 from backchannel.core.policy.approvals import ApprovalRuleSettings
 from backchannel.core.policy.visibility import AgentToAgentSettings, SandboxMode, SandboxVisibility, Visibility
@@ -129,7 +130,8 @@ class AgentSubagentSettings(Settings, frozen=True, kw_only=True):
         setting("Other agents that it may spawn; `*` is any. Unset: only itself."),
     ] = None
     model: Annotated[
-        str | None, setting("The model of its sub-agents, as `provider/model`. Unset: the agent's own.")
+        ModelSetting | None,
+        setting("The model of its sub-agents, or `{ primary, fallbacks }`. Unset: the agent's own."),
     ] = None
 
 
@@ -178,14 +180,25 @@ class ContextSettings(Settings, frozen=True, kw_only=True):
         float, setting("The part of the window above which a run waits for the summary. Above `at`.", ge=0.3, le=0.95)
     ] = 0.9
     model: Annotated[
-        str | None, setting("The model that writes summaries, as `provider/model`. Unset: the agent's own.")
+        ModelSetting | None,
+        setting("The model that writes summaries, or `{ primary, fallbacks }`. Unset: the agent's own."),
     ] = None
 
 
 class AgentDefaultSettings(Settings, frozen=True, kw_only=True):
     """Defaults for every agent."""
 
-    model: Annotated[str | None, setting("The model, as `provider/model`. Unset: what the environment offers.")] = None
+    model: Annotated[
+        ModelSetting | None,
+        setting(
+            "The model, as `provider/model`, or `{ primary, fallbacks }`. Unset: what the environment offers. "
+            "Fallbacks are asked, in order, when a model fails."
+        ),
+    ] = None
+    retry_for_hours: Annotated[
+        float,
+        setting("Hours that a run waits for a model that is down, before it ends as `error`.", ge=0, le=720),
+    ] = 24
     instructions: Annotated[
         str | InstructionsFileSettings | None, setting('The system prompt: text, or `{ file: "…" }`.')
     ] = None
@@ -226,7 +239,13 @@ class ListedAgentSettings(Settings, frozen=True, kw_only=True):
         bool, setting("Whether it answers messages that name no agent. Unset everywhere: the first agent.")
     ] = False
     name: Annotated[str | None, setting("Its name for people.")] = None
-    model: Annotated[str | None, setting("Its model, as `provider/model`.")] = None
+    model: Annotated[ModelSetting | None, setting("Its model, as `provider/model`, or `{ primary, fallbacks }`.")] = (
+        None
+    )
+    retry_for_hours: Annotated[
+        Annotated[float, Meta(ge=0, le=720)] | None,
+        setting("Hours that its runs wait for a model that is down. Unset: as in `agents.defaults`."),
+    ] = None
     instructions: Annotated[
         str | InstructionsFileSettings | None, setting('Its system prompt: text, or `{ file: "…" }`.')
     ] = None

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from backchannel.config.schema_models import ModelSetting
 from backchannel.core.settings import NonEmpty, Seconds, Settings, secret, setting
 
 UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -186,7 +187,9 @@ class CronJob(Settings, frozen=True, kw_only=True):
         ),
     ] = None
     deliver: Annotated[CronDeliver | None, setting("Where the reply goes. Unset: nowhere.")] = None
-    model: Annotated[str | None, setting("The model, as `provider/model`. Unset: the agent's own.")] = None
+    model: Annotated[
+        ModelSetting | None, setting("The model, or `{ primary, fallbacks }`. Unset: the agent's own.")
+    ] = None
     timeout_seconds: Annotated[
         Seconds | None, setting("Time limit of a run. Unset: `agents.defaults.timeoutSeconds`.")
     ] = None

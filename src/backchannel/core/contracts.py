@@ -152,6 +152,16 @@ class Price(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return (usage.input * self.input + usage.output * self.output + cached) / 1_000_000
 
 
+class ModelTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a model may take, in seconds."""
+
+    first_byte_s: float = 120.0
+    """Until its answer begins."""
+    idle_s: float = 120.0
+    """Between two pieces of its answer."""
+    total_s: float = 600.0
+
+
 class ToolSpec(msgspec.Struct, frozen=True):
     """A tool as it is described to a model."""
 
@@ -226,7 +236,9 @@ ModelEvent = TextDelta | ThinkingDelta | ModelReply
 class ModelFailed(Exception):
     """A provider did not answer as it should; the message is its own words, without secrets.
 
-    `is_too_long`: the request exceeds the context window. `limit_tokens` is the window, if the provider named it.
+    `retryable`: it may pass by itself. `is_models_own`: it does not, and other requests fail too (a wrong key, an
+    unknown model). `is_too_long`: the request exceeds the context window. `limit_tokens` is the window, if the provider
+    named it.
     `is_billed` is false if the provider refused the request before it did any work, or never had it.
     """
 
@@ -239,6 +251,7 @@ class ModelFailed(Exception):
         is_too_long: bool = False,
         limit_tokens: int | None = None,
         is_billed: bool = True,
+        is_models_own: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -247,6 +260,7 @@ class ModelFailed(Exception):
         self.is_too_long = is_too_long
         self.limit_tokens = limit_tokens
         self.is_billed = is_billed
+        self.is_models_own = is_models_own
 
 
 MOST_CALLS = 128

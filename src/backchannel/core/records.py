@@ -93,6 +93,8 @@ class Troubles(msgspec.Struct, frozen=True, kw_only=True):
     runs_set_aside: int
     next_resume_at: int | None
     """When the first of them is tried again."""
+    runs_waiting: int
+    """How many wait for a model."""
     jobs: int
     """How many cron jobs there are."""
     jobs_stopped: list[str]

@@ -6,8 +6,10 @@ States and who moves them:
 - `running`: the lane started it. The same commit put the message into the transcript.
 - `ok`, `error`, `timeout`, `aborted`: the runner ended it, or recovery did because it may not go on.
 
-A run whose steps keep killing the process is *set aside*: `queued` once more, out of its lane, until `resume_at`. A
-finished run never moves again. The one exception: a person may retry a failed run, which queues it once more.
+A run whose steps keep killing the process is *set aside*: `queued` once more, out of its lane, until `resume_at`. A run
+that no model answers *waits*: `queued` too, until `resume_at`, at the head of its lane (`core/models/model_wait.py`).
+
+A finished run never moves again. The one exception: a person may retry a failed run, which queues it once more.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import msgspec
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Block, Chat, Message, Provenance, Sender, ToolCallBlock, Usage
 from backchannel.core.sessions import Address, NewSession, Session
+from backchannel.core.stored import StoredForm
 
 NOBODY = 0
 """The fence of a run that no process has taken up: none has this number."""
@@ -123,6 +126,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     quotes: str | None = None
     """The platform's id of the message that the reply quotes."""
     model: str | None = None
+    fallbacks: tuple[str, ...] | None = None
+    """The models that are asked when that one fails; absent means the agent's."""
     thinking: str | None = None
     timeout_s: float | None = None
     expected_session_id: str | None = None
@@ -202,6 +207,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """When `ran_ms` was true; `started_at` if it was not set since."""
     reserved: str | None = None
     """What its next call may cost at most, as stored (`core/money/amounts.py`)."""
+    fallbacks: str | None = None
+    """The models that are asked when its model fails, as JSON; None: those of its agent."""
+    waits_for: str | None = None
+    """The model that it waits for, or has waited for in this step (`core/models/model_wait.py`)."""
+    waits_on: str | None = None
+    """The provider of that model, while it waits."""
+    wait_told: bool = False
+    """Whether the chat that is owed an answer was told that it waits."""
 
     @property
     def at_work_since(self) -> int | None:
@@ -220,7 +233,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def is_set_aside(self) -> bool:
-        return self.state is RunState.QUEUED and self.resume_at is not None
+        """Whether it is out of its lane after crashes."""
+        return self.state is RunState.QUEUED and self.resume_at is not None and self.waits_on is None
+
+    @property
+    def waits_for_model(self) -> bool:
+        """Whether it stands in its lane until a model may answer."""
+        return self.state is RunState.QUEUED and self.waits_on is not None
+
+    @property
+    def tried_at(self) -> int | None:
+        """When a run is tried again that is set aside, or waits for a model."""
+        return self.resume_at if self.state is RunState.QUEUED else None
 
     def remaining_s(self, limit_s: float) -> float | None:
         """Tell how long it may still run; no limit is None."""
@@ -229,6 +253,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     @property
     def usage(self) -> Usage:
         return Usage(input=self.tokens_in, output=self.tokens_out, cost=self.cost)
+
+
+_FALLBACKS: StoredForm[tuple[str, ...]] = StoredForm(tuple[str, ...])
+
+
+def write_fallbacks(refs: tuple[str, ...] | None) -> str | None:
+    return None if refs is None else _FALLBACKS.write(refs)
+
+
+def read_fallbacks(run: Run) -> tuple[str, ...] | None:
+    """Read the models that a run asks when its model fails; None if it has its agent's."""
+    return None if run.fallbacks is None else _FALLBACKS.read(run.fallbacks)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

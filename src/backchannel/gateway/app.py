@@ -111,7 +111,7 @@ class Gateway:
         self.clock = clock or SystemClock()
         self.scheme = config.key_scheme
         self.agents = Agents(config)
-        self.models = Models(config.models.providers, cache=config.models.cache)
+        self.models = Models(config.models.providers, cache=config.models.cache, timeouts=config.models.timeouts)
         self.models.register(DemoModel())
         self.sandboxes = Sandboxes(self.agents, self.scheme, config.state_dir)
         self.toolset = Tools(self.agents, self.scheme, config.tools.subagents.tools, self.sandboxes)

@@ -19,6 +19,7 @@ import msgspec
 from backchannel.agents.registry import MissingAgent
 from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
+from backchannel.config.schema_models import fallbacks_of, primary_of
 from backchannel.core.contracts import FollowingClock
 from backchannel.core.records import Troubles
 from backchannel.errors import Unavailable, UnknownModel
@@ -179,11 +180,11 @@ def named_models(parts: GatewayParts) -> Iterator[tuple[str, str]]:
     """Give each model that is named for an agent or a cron job, after whose it is."""
     agents = parts.agents
     for settings in (agents.get(id) for id in agents.ids() if not agents.is_function(id)):
-        yield settings.id, settings.model
-        yield settings.id, settings.subagent_model
+        rows = (settings.row, settings.subagent_row, settings.summary_row)
+        yield from ((settings.id, ref) for row in rows if row is not None for ref in row.refs)
     for job in parts.config.cron.jobs:
-        if job.model is not None:
-            yield f"cron:{job.id}", job.model
+        named = (primary_of(job.model), *(fallbacks_of(job.model) or ()))
+        yield from ((f"cron:{job.id}", ref) for ref in named if ref is not None)
 
 
 def _why_demo_is_wrong(parts: GatewayParts) -> str | None:
@@ -197,7 +198,7 @@ def _why_demo_is_wrong(parts: GatewayParts) -> str | None:
         return None
     listed = config.agents.list
     unnamed = [agent.id for agent in listed if agent.model is None and not parts.agents.is_function(agent.id)]
-    others = [agent.model for agent in listed if agent.model not in (None, DEMO_MODEL.ref)]
+    others = [ref for ref in (primary_of(agent.model) for agent in listed) if ref not in (None, DEMO_MODEL.ref)]
     if not unnamed or not (others or parts.last_model):
         return None
     told = f"at an earlier start it was {parts.last_model}" if parts.last_model else f"others have {others[0]}"
@@ -324,6 +325,21 @@ def _deliveries(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem
         yield HealthProblem(code="deliveries_uncertain", message=message, hint=hint)
 
 
+def _models_down(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
+    """Find the models that are left alone after a failure, and the runs that wait for one."""
+    calls = parts.runtime.model_calls
+    for down in calls.all_down():
+        message = f"{down.model} is left alone since {_clock_time(down.since)}: {down.error}."
+        hint = f"It is tried again from {_clock_time(down.until)} on. Runs ask their next model, or wait."
+        yield HealthProblem(code="model_down", message=message, hint=hint)
+    if waiting := amounts.troubles.runs_waiting:
+        message = f"{_count(waiting, 'run waits', 'runs wait')} for a model."
+        hint = (
+            "`backchannel runs --status queued` tells for which, and `backchannel runs retry <id>` tries one at once."
+        )
+        yield HealthProblem(code="runs_waiting", message=message, hint=hint)
+
+
 def _runs(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
     if failed := amounts.troubles.runs_failed:
         message = f"{_count(failed, 'run', 'runs')} failed in the last 24 hours."
@@ -379,7 +395,13 @@ CHECKS: tuple[Callable[[ConditionSeen], Iterator[HealthProblem]], ...] = (
     _services,
 )
 """What is found without the database, too."""
-_COUNTED: tuple[Callable[[GatewayParts, Amounts], Iterator[HealthProblem]], ...] = (_deliveries, _runs, _agents, _cron)
+_COUNTED: tuple[Callable[[GatewayParts, Amounts], Iterator[HealthProblem]], ...] = (
+    _deliveries,
+    _runs,
+    _models_down,
+    _agents,
+    _cron,
+)
 """What is found among the amounts that it tells."""
 
 

@@ -21,7 +21,7 @@ from backchannel.core.messages import Role, Usage
 from backchannel.core.policy.checks import JobSkip
 from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.core.supervision import ServiceHealth
-from backchannel.gateway.condition import Amounts, Condition, examine
+from backchannel.gateway.condition import Amounts, Condition, examine, named_models
 from backchannel.gateway.ws.connections import Connections
 from backchannel.runtime.events import Event, Hub
 from backchannel.version import __version__
@@ -70,6 +70,9 @@ class Metrics:
         )
         yield from _services(parts.supervisor.health())
         yield _gauge("runs_at_work", "Runs at work in this process.", parts.runtime.running)
+        down = {each.model for each in parts.runtime.model_calls.all_down()}
+        models = {((ref,), float(ref not in down)) for ref in (*(ref for _, ref in named_models(parts)), *down)}
+        yield _gauge("model_up", "Whether a model is asked; 0 while it is left alone.", sorted(models), ("model",))
         yield _gauge("connections", "Open connections.", self._connections.count)
         if parts.mcp_servers is not None:
             counts = [(("up",), parts.mcp_servers.up), (("down",), len(parts.mcp_servers.down()))]
@@ -148,6 +151,7 @@ def _counted(amounts: Amounts) -> Iterator[Metric]:
     lost = [((state,), deliveries.get(state, 0)) for state in ("failed", "uncertain")]
     yield _gauge("runs", "Runs that have not ended.", runs, ("state",))
     yield _gauge("runs_set_aside", "Queued runs that wait for another try.", troubles.runs_set_aside)
+    yield _gauge("runs_waiting", "Queued runs that wait for a model.", troubles.runs_waiting)
     yield _gauge("deliveries", "Deliveries that are not settled.", [(("waiting",), in_line), *lost], ("state",))
     yield _gauge("cron_jobs", "Jobs that come by the clock.", troubles.jobs)
 

@@ -26,6 +26,7 @@ class PayloadView(Answer, frozen=True, kw_only=True):
     kind: str
     message: str
     model: str | None = None
+    fallbacks: tuple[str, ...] | None = None
     timeout_seconds: float | None = None
 
 

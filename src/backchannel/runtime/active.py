@@ -128,6 +128,13 @@ class ActiveRun:
                 self._since += self._clock.monotonic() - self._paused_at
                 self._restart_deadline(self._left_s)
 
+    def forgive(self, since: float) -> None:
+        """Let the time since then not count for the run: its model failed."""
+        passed_s = self._clock.monotonic() - since
+        self._since += passed_s
+        if (left_s := self._stop_deadline()) is not None:
+            self._restart_deadline(left_s + passed_s)
+
     def _stop_deadline(self) -> float | None:
         deadline = self.deadline
         if deadline is None or (when := deadline.when()) is None or deadline.expired():

@@ -17,14 +17,13 @@ from functools import partial
 import msgspec
 import structlog
 
-from backchannel.agents.gates import Gate
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.agents import AgentSettings
 from backchannel.core.commands.texts import no_summary_text, undo_text
 from backchannel.core.compaction.prompting import SummaryFailed
 from backchannel.core.compaction.values import CompactionState, MadeSummary, SummaryUndone
-from backchannel.core.contracts import Clock, Model, ModelFailed
+from backchannel.core.contracts import Clock, Model
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import CompactionAsked, RunChanged
 from backchannel.core.keys import SessionKey
@@ -35,6 +34,7 @@ from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.active import ActiveRun, RunSetup
 from backchannel.runtime.events import CompactionMoved, Hub
 from backchannel.runtime.holding import Holding
+from backchannel.runtime.model_calls import ModelCalls, NoModelAnswered
 from backchannel.runtime.summaries import CompactionJob, NothingToCompact, Summaries
 from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.service import Reactions, Service, SupervisedLoop
@@ -74,7 +74,7 @@ class Compaction(Service):
         store: Store,
         agents: Agents,
         models: Models,
-        asking: Gate,
+        calls: ModelCalls,
         holding: Holding,
         hub: Hub,
         clock: Clock,
@@ -86,7 +86,7 @@ class Compaction(Service):
         self._hub = hub
         self._clock = clock
         self._durably = wait.durably
-        self._summaries = Summaries(store, models, asking, holding, clock, wait)
+        self._summaries = Summaries(store, calls, holding, clock, wait)
         self._tasks: dict[str, asyncio.Task[CompactionResult]] = {}
         """Those beside the lanes, by session id."""
         self._making: dict[str, asyncio.Future[None]] = {}
@@ -325,11 +325,11 @@ class Compaction(Service):
         return left > 0
 
     def _failed(self, job: CompactionJob, error: Exception) -> str:
-        why = error.message if isinstance(error, ModelFailed | GatewayError) else str(error) or type(error).__name__
+        why = error.message if isinstance(error, NoModelAnswered | GatewayError) else str(error) or type(error).__name__
         self._rest(job.session_id)
         if isinstance(error, NothingToCompact):
             return why
-        is_known = isinstance(error, ModelFailed | SummaryFailed | GatewayError)
+        is_known = isinstance(error, NoModelAnswered | SummaryFailed | GatewayError)
         log.warning("no summary was made", session_key=job.key, error=why, exc_info=None if is_known else error)
         self._state.noted(f"no summary was made: {why}")
         return why

@@ -242,3 +242,24 @@ def _log_delivery(delivery: Delivery) -> None:
         attempts=delivery.attempts,
         error=(delivery.error or "")[:_LONGEST_ERROR],
     )
+
+
+class Retries:
+    """The last retry of each run whose model has said nothing since, for readers between two events.
+
+    It is kept in memory. Of a run on another gateway only the events are known here.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._by_run: dict[str, ModelRetried] = {}
+        hub.listen(self._on_event, ModelRetried, ReplyGrew, ThinkingGrew, ToolStarted, RunChanged)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, ModelRetried):
+            self._by_run[event.run.id] = event
+        elif self._by_run and isinstance(event, ReplyGrew | ThinkingGrew | ToolStarted | RunChanged):
+            self._by_run.pop(event.run.id, None)
+
+    def of(self, run_id: str) -> ModelRetried | None:
+        """Tell why the model of a run is asked again; None if it is not."""
+        return self._by_run.get(run_id)

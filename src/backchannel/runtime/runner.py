@@ -8,16 +8,16 @@ commit. A process that stops leaves the run for the next start.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from functools import partial
 
 import structlog
 
-from backchannel.agents.gates import Gate
-from backchannel.agents.models import Models
 from backchannel.agents.registry import AgentFunction, Agents
 from backchannel.core.contracts import (
     Clock,
+    Model,
     ModelFailed,
     ModelReply,
     Tool,
@@ -25,15 +25,28 @@ from backchannel.core.contracts import (
 )
 from backchannel.core.keys import SessionKey
 from backchannel.core.messages import Usage, text_content
-from backchannel.core.runs import Outcome, Run, RunKind, RunStarted, RunState, Step, ToolCall, function_model
+from backchannel.core.models.model_row import provider_of
+from backchannel.core.models.model_wait import WaitAsked
+from backchannel.core.runs import (
+    Outcome,
+    Run,
+    RunKind,
+    RunStarted,
+    RunState,
+    Step,
+    ToolCall,
+    function_model,
+    read_fallbacks,
+)
 from backchannel.errors import FenceLost, GatewayError, StopRequested
 from backchannel.runtime.active import ActiveRun, RunContext, RunSetup, ToolCalls, is_cancelled
 from backchannel.runtime.approvals import Approvals
-from backchannel.runtime.asking import Asking
+from backchannel.runtime.asking import AskedReply, Asking, SetupsInRow
 from backchannel.runtime.cluster.media import Media
-from backchannel.runtime.conversations import Conversations, PreparedRequest
+from backchannel.runtime.conversations import Conversations
 from backchannel.runtime.events import Hub
 from backchannel.runtime.lanes import Stop, StopReason
+from backchannel.runtime.model_calls import ModelCalls, NoModelAnswered, shown_error
 from backchannel.runtime.spending import Spending
 from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.store import Store
@@ -48,14 +61,13 @@ class Runner:
         self,
         store: Store,
         agents: Agents,
-        models: Models,
         tools: ToolSet,
         approvals: Approvals,
         hub: Hub,
         clock: Clock,
         conversations: Conversations,
         spending: Spending,
-        asking: Gate,
+        asking: ModelCalls,
         wait: DatabaseWait,
         media: Media,
     ) -> None:
@@ -64,7 +76,6 @@ class Runner:
         self._asking = Asking(store, conversations, spending, asking, hub, clock)
         self._spending = spending
         self._agents = agents
-        self._models = models
         self._tools = tools
         self._hub = hub
         self._clock = clock
@@ -122,7 +133,7 @@ class Runner:
                 if function is not None:
                     await self._run_function(active, function)
                 else:
-                    await self._run_model(active, self._setup(active))
+                    await self._run_model(active, self._setups(active))
         except StopRequested:
             return _aborted()
         except TimeoutError:
@@ -131,29 +142,60 @@ class Runner:
             return _timed_out(limit_s)
         return None
 
-    def _setup(self, active: ActiveRun) -> RunSetup:
-        session = active.session
+    def _setups(self, active: ActiveRun) -> SetupsInRow:
+        run, session = active.run, active.session
         agent = self._agents.get(session.agent_id)
-        model = self._models.get(active.run.model or session.model or agent.model)
-        thinking = active.run.thinking or session.thinking_level or agent.thinking
-        shown = self._tools.of(agent.id, active.run.session_key)
-        return RunSetup(session, agent, model, _usable(active.run, shown), shown, thinking)
+        usual = agent.subagent_row if SessionKey.stored(run.session_key).is_subagent else agent.row
+        row = usual.led_by(run.model or session.model or agent.model, read_fallbacks(run))
+        thinking = run.thinking or session.thinking_level or agent.thinking
+        shown = self._tools.of(agent.id, run.session_key)
+        tools = _usable(run, shown)
 
-    async def _run_model(self, active: ActiveRun, setup: RunSetup) -> None:
+        def make(model: Model) -> RunSetup:
+            return RunSetup(session, agent, model, tools, shown, thinking)
+
+        return SetupsInRow(row, agent.retry_for_s, tools, make)
+
+    async def _run_model(self, active: ActiveRun, setups: SetupsInRow) -> None:
         read_calls = partial(self._store.open_calls, active.run.id)
         open_calls = await self._durably(read_calls) if active.run.step else []
         while True:
             if open_calls:
-                await self._calls.round(active, setup.tools, open_calls)
+                await self._calls.round(active, setups.tools, open_calls)
                 _stop_if_cancelled()
-            prepared, reply = await self._asking.reply(active, setup)
-            open_calls = await self._commit(active, setup, prepared, reply)
+            try:
+                asked = await self._asking.reply(active, setups)
+            except NoModelAnswered as failed:
+                if await self._waits(active, setups, failed):
+                    return
+                raise
+            open_calls = await self._commit(active, asked)
             if not open_calls:
                 return
 
-    async def _commit(
-        self, active: ActiveRun, setup: RunSetup, prepared: PreparedRequest, reply: ModelReply
-    ) -> list[ToolCall]:
+    async def _waits(self, active: ActiveRun, setups: SetupsInRow, failed: NoModelAnswered) -> bool:
+        """Set the run aside if a model may answer later; returns whether it is."""
+        if not failed.may_pass:
+            return False
+        model = failed.awaited
+        wait = WaitAsked(
+            model=model.ref,
+            provider=provider_of(model.ref),
+            error=shown_error(model.error.message),
+            was_asked=failed.was_asked,
+            pause_s=failed.pause_s,
+            lasts_ms=int(setups.retry_for_s * 1000),
+            is_billed=active.is_sent,
+            chance=random.random(),
+        )
+        aside = await self._durably(partial(self._store.wait_for_model, active.fence, wait, active.ran_ms))
+        if aside is not None:
+            self._spending.settled()
+            log.info("a run waits for a model", run_id=aside.id, model=model.ref, until_ms=aside.resume_at)
+        return aside is not None
+
+    async def _commit(self, active: ActiveRun, asked: AskedReply) -> list[ToolCall]:
+        setup, prepared, reply = asked
         step = Step(
             reply=active.reply_message(reply, prepared.moved),
             ran_ms=active.ran_ms,
@@ -186,6 +228,10 @@ class Runner:
         await self._durably(partial(self._store.commit_reply, active.fence, step))
 
     def _failed(self, active: ActiveRun, error: Exception) -> Outcome:
+        if isinstance(error, NoModelAnswered):
+            first = error.failures[0].error
+            code = first.code if isinstance(first, GatewayError) else "model_failed"
+            return Outcome(state=RunState.ERROR, error_code=code, error=error.message)
         if isinstance(error, ModelFailed):
             return Outcome(state=RunState.ERROR, error_code="model_failed", error=error.message)
         if isinstance(error, GatewayError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from backchannel.agents.gates import MODEL, Gate, Gates
+from backchannel.agents.gates import MODEL, Gates
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
 from backchannel.config.schema import Config
@@ -36,16 +36,16 @@ from backchannel.runtime.cluster.member import ClusterMember, MemberParts
 from backchannel.runtime.compaction import Compaction
 from backchannel.runtime.conversations import Conversations
 from backchannel.runtime.drafts import Drafts
-from backchannel.runtime.events import Event, Hub, log_failures, log_pairings, log_sessions
+from backchannel.runtime.events import Event, Hub, Retries, log_failures, log_pairings, log_sessions
 from backchannel.runtime.guard import SendGuard
 from backchannel.runtime.holding import Holding
 from backchannel.runtime.holds import AccountHolds
 from backchannel.runtime.indexing import Indexing
 from backchannel.runtime.lanes import RUN, Lanes
+from backchannel.runtime.model_calls import ModelCalls, Releases
 from backchannel.runtime.outbox import Outbox
 from backchannel.runtime.pictures import Pictures
 from backchannel.runtime.recovery import Functions, Recovery
-from backchannel.runtime.retries import Retries
 from backchannel.runtime.runner import Runner
 from backchannel.runtime.slots import RunSlots
 from backchannel.runtime.spending import Spending
@@ -93,12 +93,14 @@ class Runtime(Service):
         slots = RunSlots(gates.shares(defaults.max_concurrent), gates.shares(defaults.subagents.max_concurrent))
         rules, lives_ms = config.tools.approval, config.tools.approval_lives_ms
         self._approvals = Approvals(store, rules, lives_ms, self.hub, slots)
-        asking = gates.gate(MODEL, defaults.max_concurrent, grows=False)
+        gate = gates.gate(MODEL, defaults.max_concurrent, grows=False)
+        self._releases = Releases(store, clock, self.duties)
+        self.model_calls = ModelCalls(store, models, gate, clock, self._releases.answered)
         holding = Holding(store, self._wait, keeps_an_hour=config.models.cache == "1h")
-        self.compaction = Compaction(store, agents, models, asking, holding, self.hub, clock, self._wait)
+        self.compaction = Compaction(store, agents, models, self.model_calls, holding, self.hub, clock, self._wait)
         self._conversations = Conversations(store, Pictures(self.media), self.compaction, clock, self._wait)
         self._spending = Spending(store, holding, self._approvals, clock, self._wait)
-        self._lanes = self._make_lanes(models, tools, gates, slots, asking)
+        self._lanes = self._make_lanes(tools, gates, slots)
         self._waits = Waits(store, self.hub)
         holds = AccountHolds(clock)
         self._drafts = Drafts(store, channels, clock, holds, self.hub, self._wait, self.duties)
@@ -119,19 +121,18 @@ class Runtime(Service):
         """Commits or reads for a part outside, and waits while the database is away."""
         store.listen_for_facts(self._on_facts)
 
-    def _make_lanes(self, models: Models, tools: ToolSet, gates: Gates, slots: RunSlots, asking: Gate) -> Lanes:
+    def _make_lanes(self, tools: ToolSet, gates: Gates, slots: RunSlots) -> Lanes:
         store, agents = self._store, self._agents
         runner = Runner(
             store,
             agents,
-            models,
             tools,
             self._approvals,
             self.hub,
             self._clock,
             self._conversations,
             self._spending,
-            asking,
+            self.model_calls,
             self._wait,
             self.media,
         )
@@ -174,6 +175,7 @@ class Runtime(Service):
             ClockCheck(self._store, self.duties),  # before anything reads a time out of a row
             self._drafts,  # before the outbox: what an earlier process left in a chat is decided before more is sent
             self.outbox,
+            self._releases,
             self.compaction,
             self._conversations,  # before the lanes: a halted run's conversation is read anew
             self._spending,

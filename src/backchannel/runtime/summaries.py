@@ -7,8 +7,6 @@ from functools import partial
 
 import msgspec
 
-from backchannel.agents.gates import Gate
-from backchannel.agents.models import Models
 from backchannel.config.agents import AgentSettings
 from backchannel.core.budget import MIN_BUDGET, context_budget, estimate_tokens, text_tokens
 from backchannel.core.compaction.entry import entry_text, files_in, summary_in
@@ -28,6 +26,7 @@ from backchannel.core.requests import Conversation, Line, TranscriptPart, View, 
 from backchannel.core.run_order import in_order, settled_places
 from backchannel.core.text import storable_text
 from backchannel.runtime.holding import Holding
+from backchannel.runtime.model_calls import ModelCaller, ModelCalls
 from backchannel.runtime.supervisor import DatabaseWait
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store
@@ -91,12 +90,9 @@ class _Plan(msgspec.Struct, frozen=True):
 class Summaries:
     """Makes summaries; nothing is written here."""
 
-    def __init__(
-        self, store: Store, models: Models, asking: Gate, holding: Holding, clock: Clock, wait: DatabaseWait
-    ) -> None:
+    def __init__(self, store: Store, calls: ModelCalls, holding: Holding, clock: Clock, wait: DatabaseWait) -> None:
         self._store = store
-        self._models = models
-        self._asking = asking
+        self._calls = calls
         self._holding = holding
         self._clock = clock
         self._durably = wait.durably
@@ -105,12 +101,15 @@ class Summaries:
         """Make a summary of the older part of a conversation.
 
         Raises:
-            NothingToCompact, SummaryFailed, ModelFailed
-            UnknownModel, ModelUnusable: the model that writes summaries cannot be used.
+            NothingToCompact, SummaryFailed
+            NoModelAnswered: no model that may write summaries can be used.
         """
         read = partial(self._store.context, job.source, max_bytes=job.model.context_window * _BYTES_PER_TOKEN)
-        writer = job.model if job.agent.context.model is None else self._models.get(job.agent.context.model)
         part = await self._durably(read)
+        row = job.agent.summary_row or job.agent.row.led_by(job.model.ref)
+        return await self._calls.in_row(row, lambda writer, _: self._written_by(writer, job, part), leaves_alone=False)
+
+    async def _written_by(self, writer: Model, job: CompactionJob, part: TranscriptPart) -> MadeSummary:
         plan = await asyncio.to_thread(_plan, job, part, writer.context_window)
         covered = await self._covered(job, plan, writer)
         before = "" if plan.earlier is None else plan.earlier.text
@@ -169,21 +168,15 @@ class Summaries:
         return reply
 
     async def _answer(self, job: CompactionJob, writer: Model, request: ModelRequest) -> ModelReply:
-        self._store.check_lease()
         limit = asyncio.timeout(SUMMARY_LIMIT_S)
-        reply: ModelReply | None = None
         try:
-            async with self._asking.slot(job.agent.id, job.key, writer.ref, job.run_id), limit:
-                async for event in writer.stream(request):
-                    if isinstance(event, ModelReply):
-                        reply = event
+            async with limit:
+                caller = ModelCaller(job.agent.id, job.key, job.run_id)
+                return await self._calls.call(caller, writer, request, lambda event: None)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise SummaryFailed(f"the model wrote no summary within {SUMMARY_LIMIT_S:g} s") from None
-        if reply is None:
-            raise ModelFailed("the model ended its stream without a reply", retryable=True)
-        return reply
 
     def _made(
         self, job: CompactionJob, plan: _Plan, covered: CoveredPart, text: str, usage: Usage, model: str

@@ -26,7 +26,7 @@ HANDLERS: Mapping[str, Handler] = {
     cron.CRON_TIMER: cron.fire,
     cron.CHECK_TIMER: checks.due,
     archiving.EXPIRY_TIMER: archiving.look_at_expired,
-    recovery.RESUME_TIMER: recovery.due,
+    timers.RESUME_TIMER: recovery.due,
     interruption.INTERRUPTION_TIMER: interruption.due,
     inbox.NOTES_TIMER: inbox.due,
     approvals.APPROVAL_TIMER: approvals.due,
@@ -77,7 +77,7 @@ def pull_in(tx: Tx) -> None:
     for kind, ref, wait_ms in tx.all(f"SELECT kind, ref, due_at - set_at FROM timers WHERE {_TIMERS}", tx.now):
         if kind == cron.CRON_TIMER:
             cron.reschedule(tx, ref)
-        elif kind == recovery.RESUME_TIMER:
+        elif kind == timers.RESUME_TIMER:
             recovery.move(tx, ref, tx.now + wait_ms)
         else:
             timers.set_timer(tx, kind, ref, tx.now + wait_ms)

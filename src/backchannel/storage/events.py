@@ -35,6 +35,18 @@ class RunUnanswered(NamedTuple):
     run: Run
 
 
+class RunWaits(NamedTuple):
+    """A run waits for a model."""
+
+    run: Run
+
+
+class LaneMoved(NamedTuple):
+    """A session has another model or another transcript: a run that waits for a model need not wait."""
+
+    key: str
+
+
 class RunRetried(NamedTuple):
     """A person has queued an ended run again."""
 
@@ -77,6 +89,8 @@ UnitEvent = (
     RunEntered
     | RunClosed
     | RunUnanswered
+    | RunWaits
+    | LaneMoved
     | RunRetried
     | CallClosed
     | ReceiptSettled

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from backchannel.storage.events import (
     BudgetNearlySpent,
     CallClosed,
+    LaneMoved,
     NotesFlushed,
     QuestionSettled,
     ReceiptSettled,
@@ -18,9 +19,10 @@ from backchannel.storage.events import (
     RunEntered,
     RunRetried,
     RunUnanswered,
+    RunWaits,
 )
 from backchannel.storage.tx import Reaction
-from backchannel.storage.units import archiving, deliveries, drafts, runs
+from backchannel.storage.units import archiving, deliveries, drafts, model_waits, runs
 from backchannel.storage.units.flows import barriers, exchanges, spawns
 from backchannel.storage.units.money import questions
 
@@ -28,6 +30,8 @@ REACTIONS: Mapping[type, tuple[Reaction, ...]] = {
     RunEntered: (barriers.tell_held,),
     RunClosed: (deliveries.post_reply, drafts.run_closed, exchanges.run_ended, spawns.run_ended, barriers.run_ended),
     RunUnanswered: (deliveries.post_notice,),
+    RunWaits: (deliveries.post_wait_notice, drafts.run_waits),
+    LaneMoved: (model_waits.lane_moved,),
     RunRetried: (exchanges.run_retried,),
     CallClosed: (exchanges.call_ended,),
     ReceiptSettled: (drafts.receipt_settled, archiving.receipt_settled),

@@ -24,7 +24,6 @@ from backchannel.core.flows.exchange_values import ExchangeOpened
 from backchannel.core.keys import KeyScheme
 from backchannel.core.policy.queues import DEFAULT_RULES, SessionRules
 from backchannel.core.records import UnfinishedWork
-from backchannel.core.runs import Fence, RunRequest
 from backchannel.core.sessions import Session
 from backchannel.core.text import quoted
 from backchannel.errors import FenceLost, InvalidRequest, SessionNotFound, Unavailable
@@ -62,6 +61,7 @@ from backchannel.storage.units import (
     inbound,
     inbox,
     messages,
+    model_waits,
     pairing,
     recovery,
     search_index,
@@ -80,20 +80,11 @@ from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.units.money import calls as call_units
 from backchannel.storage.units.money import questions as question_units
 from backchannel.storage.views import budgets as budget_views
-from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, searching, shown
+from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, run_lists, searching, shown
 from backchannel.storage.views import open_work as open_views
 from backchannel.storage.views import spending as spending_units
 from backchannel.storage.views import timeline as timeline_units
 from backchannel.storage.views import troubles as trouble_units
-
-
-def _session_of(request: RunRequest) -> str | None:
-    """Return the session that a message is for; None if the message may join a run of any session."""
-    return str(request.key) if request.join is None else None
-
-
-def _session_held(fence: Fence, *_: object) -> str | None:
-    return fence.session_key
 
 
 def _growing(*_: object) -> str:
@@ -128,8 +119,8 @@ class Store(ScheduleUnits):
     context = read(contexts.from_cut)
     lines_between = look(contexts.lines_between)
     own_lines = read(contexts.own_lines)
-    move_cut = write_within(cuts.move, _session_held)
-    keep_shape = write_within(cuts.keep_shape, _session_held)
+    move_cut = write_within(cuts.move, run_units.session_held)
+    keep_shape = write_within(cuts.keep_shape, run_units.session_held)
     commit_compaction = write_within(compactions.commit, lambda made, *_: made.key)
     undo_compaction = write_within(compactions.undo, lambda key, *_: key)
     compaction = look(compactions.current)
@@ -162,30 +153,33 @@ class Store(ScheduleUnits):
     pairings_pending = look(pairing.count_pending)
 
     # Runs and their steps, and function agents
-    accept_run = write_within(run_units.accept, _session_of)
+    accept_run = write_within(run_units.accept, run_units.session_of)
     start_next = write_within(run_units.start_next, lambda key: key)
-    commit_reply = write_within(steps.commit_reply, _session_held)
-    reserve_call = write_within(call_units.reserve, _session_held)
+    commit_reply = write_within(steps.commit_reply, run_units.session_held)
+    reserve_call = write_within(call_units.reserve, run_units.session_held)
     hold_call = write_within(call_units.hold, lambda hold_id, amount, key, *_: key)
     reset_budget = write(question_units.reset)
     budgets = read(budget_views.current)
     release_hold = write_within(call_units.release, lambda *_: "budgets")
-    note_retry = write_within(steps.note_retry, _session_held)
-    start_call = write_within(steps.start_call, _session_held)
-    commit_result = write_within(steps.commit_result, _session_held)
+    note_retry = write_within(steps.note_retry, run_units.session_held)
+    wait_for_model = write_within(model_waits.wait, run_units.session_held)
+    release_waiting = write(model_waits.release)
+    awaited_providers = read(model_waits.awaited_providers)
+    start_call = write_within(steps.start_call, run_units.session_held)
+    commit_result = write_within(steps.commit_result, run_units.session_held)
     open_calls = look(steps.open_calls)
-    open_function_call = write_within(steps.open_function_call, _session_held)
-    commit_function_result = write_within(steps.commit_function_result, _session_held)
-    finish_run = write_within(steps.finish, _session_held)
+    open_function_call = write_within(steps.open_function_call, run_units.session_held)
+    commit_function_result = write_within(steps.commit_function_result, run_units.session_held)
+    finish_run = write_within(steps.finish, run_units.session_held)
     request_abort = write(run_units.request_abort)
     run = look(run_units.find)
     timeline = read(timeline_units.timeline)
     is_own_run = look(lookups.is_own_run)
-    runs = read(run_units.page)
-    count_runs = read(run_units.count_of)
-    sessions_with_queue = read(run_units.sessions_with_queue)
-    next_resume = look(run_units.next_resume)
-    run_counts = read(run_units.counts)
+    runs = read(run_lists.page)
+    count_runs = read(run_lists.count_of)
+    sessions_with_queue = read(run_lists.sessions_with_queue)
+    next_tried = look(run_lists.next_tried)
+    run_counts = read(run_lists.counts)
     interrupted_runs = read(recovery.interrupted)
     resume_run = write(recovery.resume)
     retry_run = write(recovery.retry)

@@ -191,6 +191,8 @@ ALIVE = "SELECT number FROM processes WHERE ended_at IS NULL"
 LIVE = "state IN ('queued', 'running')"
 QUEUED = f"{LIVE} AND state = 'queued'"
 READY = f"{QUEUED} AND resume_at IS NULL"
+# Queued runs that stand in their lane: those that wait for a model too, but not those set aside after crashes.
+IN_LANE = f"{QUEUED} AND (resume_at IS NULL OR waits_on IS NOT NULL)"
 RUNNING = f"{LIVE} AND state = 'running'"
 
 

@@ -25,8 +25,8 @@ from backchannel.core.keys import KeyScheme, SessionKey
 from backchannel.core.policy.visibility import OPERATOR, Viewer
 from backchannel.core.runs import FlowCall
 from backchannel.errors import InvalidRequest
+from backchannel.runtime.events import Retries
 from backchannel.runtime.guard import SendGuard
-from backchannel.runtime.retries import Retries
 from backchannel.runtime.waits import Exchanges
 from backchannel.storage.ids import new_id
 from backchannel.storage.store import Store

@@ -13,6 +13,7 @@ from backchannel.core.delivery.channels import DEFAULT_ACCOUNT
 from backchannel.core.delivery.delivery import Delivery, Receipt
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message
+from backchannel.core.models.model_wait import read_wait
 from backchannel.core.policy.approvals import Approval
 from backchannel.core.readable import text_for_people
 from backchannel.core.runs import Run, RunState
@@ -22,7 +23,17 @@ from backchannel.errors import UnknownAgent, UnknownModel
 from backchannel.openclaw.rows import SessionRow
 from backchannel.openclaw.words import RUN_ENDS, session_kind
 from backchannel.tools.base import Parts
-from backchannel.wire.rows import ApprovalRow, DeliveryRow, ModelShown, PartRow, ReceiptRow, RetryRow, Row, RunRow
+from backchannel.wire.rows import (
+    ApprovalRow,
+    DeliveryRow,
+    ModelAwaited,
+    ModelShown,
+    PartRow,
+    ReceiptRow,
+    RetryRow,
+    Row,
+    RunRow,
+)
 
 PREVIEW_CHARS, TITLE_CHARS = 240, 64
 _UNKNOWN = ModelShown()
@@ -182,7 +193,7 @@ class Rows:
         agents, agent_id = self._parts.agents, SessionKey.stored(run.session_key).agent
         if missing := agents.missing(agent_id):
             return missing.value
-        if run.state is RunState.QUEUED and not run.is_set_aside and not agents.is_here(agent_id):
+        if run.state is RunState.QUEUED and run.tried_at is None and not agents.is_here(agent_id):
             return "gateway"
         return "approval" if run.id in asking else None
 
@@ -208,7 +219,8 @@ class Rows:
             session_id=run.session_id,
             started_at=run.started_at,
             at_work_since=run.at_work_since,
-            resume_at=run.resume_at if run.is_set_aside else None,
+            resume_at=run.tried_at,
+            waits_for=show_awaited(run),
             waiting_for=self.waiting_for(run, asking),
             retry=self._retry(run),
             ended_at=run.ended_at,
@@ -312,3 +324,11 @@ def _shown(delivery: Delivery, show_key: Callable[[str], str]) -> dict[str, Any]
         "error": delivery.error,
         "due_at": delivery.due_at,
     }
+
+
+def show_awaited(run: Run) -> ModelAwaited | None:
+    """Show the model that a run waits for."""
+    wait = read_wait(run) if run.waits_for_model else None
+    if wait is None:
+        return None
+    return ModelAwaited(model=wait.model, error=wait.error, since=wait.since, tries=wait.tries)

@@ -221,6 +221,8 @@ def _how_late(run: Run) -> str:
     """Say where the run was when the wait ended; a call that is repeated after a crash may find it ended by now."""
     if run.is_finished:
         return "the run was still queued or running when the wait ended; its reply comes as a message of its own"
+    if run.waits_for_model:
+        return f"the run waits for its model, is tried again by {_utc(run.resume_at or 0)}, and goes on then"
     if run.is_set_aside:
         return f"the run was interrupted too often: it is set aside until {_utc(run.resume_at or 0)}, and goes on then"
     return f"the run is still {run.state} and goes on"

@@ -15,7 +15,7 @@ from backchannel.core.secrets.redaction import redact_opening
 from backchannel.core.sessions import Session
 from backchannel.core.text import cut
 from backchannel.tools.base import Caller, SessionTool
-from backchannel.tools.rows import Rows
+from backchannel.tools.rows import Rows, show_awaited
 from backchannel.tools.targets import REFUSALS, RefusedAnswer, Target, find_target
 from backchannel.wire.answers import StatusAnswer
 from backchannel.wire.rows import Child, Flow, SpawnShown
@@ -77,10 +77,12 @@ class SessionStatusTool(SessionTool):
         story = await store.spawn_story(session.key) if session.spawned_by is not None else None
         since = self._parts.clock.now_ms() - RECEIPTS_FOR_MS
         run = await store.run(session.running_run) if session.running_run else None
+        tried = await store.next_tried(session.key) if session.queued or session.set_aside else None
         return StatusAnswer(
             **msgspec.structs.asdict(rows.row(session)),
             queue_length=session.queued + session.set_aside,
-            resume_at=await store.next_resume(session.key) if session.set_aside else None,
+            resume_at=None if tried is None else tried.resume_at,
+            waits_for=None if tried is None else show_awaited(tried),
             active_run=None if run is None else rows.run(run, await store.asking_runs()),
             children=[_child(rows, member) for member in seen],
             children_left_out=(family.total - len(family.children)) or None,
@@ -128,7 +130,8 @@ def show_spawn(story: SpawnRecord | None) -> SpawnShown | None:
         run_status=run.state.value,
         receipt=Flow(id=story.delivery_id, state=story.delivery_state.value, updated_at=story.delivery_changed_at),
         outcome=spawn.outcome,
-        resume_at=run.resume_at if run.is_set_aside else None,
+        resume_at=run.tried_at,
+        waits_for=show_awaited(run),
         started_at=run.started_at,
         at_work_since=run.at_work_since,
         ended_at=ended_at,

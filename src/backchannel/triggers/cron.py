@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from backchannel.config.jobs import job_problems
 from backchannel.config.schedules import read_schedule
 from backchannel.config.schema_doors import CronJob
+from backchannel.config.schema_models import fallbacks_of, primary_of
 from backchannel.core.delivery.channel_list import Channels
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.runs import Run
@@ -70,8 +71,9 @@ class CronJobs:
         if not job.message.strip():
             raise InvalidRequest("message: it is empty", param="message")
         read_schedule(job.schedule, job.tz)
-        if job.model is not None:
-            self._parts.models.check(job.model)
+        for ref in (primary_of(job.model), *(fallbacks_of(job.model) or ())):
+            if ref is not None:
+                self._parts.models.check(ref)
         if job.deliver is not None:
             self._channels.check(job.deliver.channel)
         if job.agent_id is not None:

@@ -19,6 +19,7 @@ from backchannel.wire.rows import (
     DecisionExplained,
     ExchangeShown,
     Flow,
+    ModelAwaited,
     ModelShown,
     PairingRow,
     ReceiptRow,
@@ -148,7 +149,9 @@ class StatusAnswer(Row, frozen=True, kw_only=True):
     tree_usage: Usage
     active_run: RunRow | None = None
     resume_at: int | None = None
-    """The next try of its first run that is set aside after crashes."""
+    """The next try of its first run that is set aside after crashes, or that waits for a model."""
+    waits_for: ModelAwaited | None = None
+    """The model that its first run waits for."""
     children_left_out: int | None = None
     """The number of children that `children` does not have."""
     spawn: SpawnShown | None = None
@@ -284,7 +287,9 @@ class RunWaited(Answer, frozen=True, kw_only=True):
     running: bool = False
     queued: bool = False
     resume_at: int | None = None
-    """The next try of a run that is set aside after crashes."""
+    """The next try of a run that is set aside after crashes, or that waits for a model."""
+    waits_for: ModelAwaited | None = None
+    """The model that the run waits for, in its lane."""
     waiting_for: str | None = None
     """As in a RunRow. A run that waits for a `function` or an `agent` is not `running`."""
 

@@ -69,6 +69,28 @@ class RetryRow(Answer, frozen=True, kw_only=True):
     retry_at: int
 
 
+class ModelAwaited(Answer, frozen=True, kw_only=True):
+    """A model that a run waits for: none of its models gave a reply."""
+
+    kind: str = "model"
+    model: str
+    error: str
+    """Why the model gave no reply."""
+    since: int
+    tries: int
+    """How often a model was asked in vain."""
+
+
+class ModelLeftAlone(Answer, frozen=True, kw_only=True):
+    """A model that failed, and is not asked for a while."""
+
+    model: str
+    error: str
+    since: int
+    until: int
+    """Then one run tries it."""
+
+
 class RunRow(Answer, frozen=True, kw_only=True):
     """A run."""
 
@@ -86,7 +108,9 @@ class RunRow(Answer, frozen=True, kw_only=True):
     at_work_since: int | None = None
     """Of a running run: `startedAt`, moved by the time in which no process held it."""
     resume_at: int | None = None
-    """The next try of a run that is set aside after crashes."""
+    """The next try of a run that is set aside after crashes, or that waits for a model."""
+    waits_for: ModelAwaited | None = None
+    """The model that the run waits for, in its lane."""
     waiting_for: str | None = None
     """`function`: its agent is a function of a program that is not running; `agent`: no running gateway has its agent;
     `gateway`: another gateway has its agent and has not begun; `approval`: a person must approve a call."""
@@ -178,7 +202,9 @@ class SpawnShown(Answer, frozen=True, kw_only=True):
     outcome: str | None = None
     """`posted`, `skipped` or `cancelled`."""
     resume_at: int | None = None
-    """The next try of its run that is set aside after crashes."""
+    """The next try of its run that is set aside after crashes, or that waits for a model."""
+    waits_for: ModelAwaited | None = None
+    """As in a RunRow."""
     started_at: int | None = None
     at_work_since: int | None = None
     """As in a RunRow."""
@@ -338,6 +364,7 @@ class TokenDevice(Answer, frozen=True, kw_only=True):
 
 class AgentModel(Answer, frozen=True, kw_only=True):
     primary: str
+    fallbacks: tuple[str, ...] = ()
 
 
 class AgentTool(Answer, frozen=True, kw_only=True):

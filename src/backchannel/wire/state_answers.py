@@ -40,7 +40,7 @@ class Status(Answer, frozen=True, kw_only=True):
     uptime_ms: int
     connections: int
     runs: dict[str, int]
-    """`{queued, running, failed, setAside}`; `failed` counts the last 24 hours."""
+    """`{queued, running, failed, setAside, waiting}`; `failed` counts the last 24 hours."""
     deliveries: dict[str, int]
     """`{waiting, failed, uncertain}`."""
     approvals: dict[str, int]
@@ -142,6 +142,8 @@ class JobShown(Answer, frozen=True, kw_only=True):
     """Absent beside OpenClaw's shape, whose `payload` has it."""
     deliver: Address | None = None
     model: str | None = None
+    fallbacks: tuple[str, ...] | None = None
+    """The models that are asked when that one fails. Absent: those of its agent."""
     timeout_seconds: float | None = None
     next_at: int | None = None
     last_run: LastRun | None = None

@@ -36,6 +36,8 @@ class RunEventKind(StrEnum):
     """A process went on with it."""
     SET_ASIDE = "setAside"
     """Its process died in a step too often: the run waits outside its lane."""
+    WAITS = "waits"
+    """No model of its row answers: the run waits in its lane."""
     RETRIED = "retried"
     """A person asked for a retry."""
     RETRY = "retry"
@@ -89,7 +91,7 @@ class TimelineEntry(Answer, frozen=True, kw_only=True):
     at: int
     kind: str
     """`queued`, `model`, `tool`, `retry`, `interrupted` (`process` died or was stopped), `resumed`, `setAside`,
-    `retried`, `waiting`, `reset` (its message began a new transcript) or `ended`."""
+    `waits` (for a model), `retried`, `waiting`, `reset` (its message began a new transcript) or `ended`."""
     ended_at: int | None = None
     step: int | None = None
     """Counted from 1."""
@@ -180,7 +182,7 @@ def _ended(story: RunStory) -> Iterator[TimelineEntry]:
 
 
 def _event(event: RunEvent) -> TimelineEntry:
-    is_failure = event.kind is RunEventKind.RETRY
+    is_failure = event.kind in (RunEventKind.RETRY, RunEventKind.WAITS)
     return TimelineEntry(
         at=event.at,
         ended_at=event.until_at,

@@ -113,6 +113,11 @@ def is_passing(status: int) -> bool:
     return status in _RETRYABLE_STATUSES or status >= 500
 
 
+def is_models_own(status: int) -> bool:
+    """Whether a status tells of a failure of the model itself: its key, its account, its name."""
+    return status in (401, 402, 403, 404)
+
+
 def failed(
     message: str,
     endpoint: Endpoint,
@@ -122,6 +127,7 @@ def failed(
     is_too_long: bool = False,
     limit_tokens: int | None = None,
     is_billed: bool = True,
+    is_models_own: bool = False,
 ) -> ModelFailed:
     """Make a failure whose message does not show the key."""
     return ModelFailed(
@@ -131,6 +137,7 @@ def failed(
         is_too_long=is_too_long,
         limit_tokens=limit_tokens,
         is_billed=is_billed,
+        is_models_own=is_models_own,
     )
 
 
@@ -149,6 +156,7 @@ def _told(error: ProviderError, endpoint: Endpoint) -> ModelFailed:
         is_too_long=is_too_long,
         limit_tokens=read_limit(words) if is_too_long else None,
         is_billed=error.status is None,
+        is_models_own=is_exhausted or (status is not None and is_models_own(status)),
     )
 
 

@@ -23,6 +23,7 @@ from backchannel.agents.wires.draft import ReplyDraft
 from backchannel.agents.wires.events import LONGEST_EVENT, BadAnswer, EventLines, checked_json, slices, whole_body
 from backchannel.agents.wires.failures import ProviderError, read_error_body, words_of
 from backchannel.agents.wires.frames import Frame, FrameWriter
+from backchannel.agents.wires.patience import Patience
 from backchannel.agents.wires.responses_decoder import ResponsesDecoder
 from backchannel.agents.wires.responses_encoder import ResponsesEncoder
 from backchannel.core.contracts import MessageEncoder, ModelEvent, ModelRequest
@@ -98,10 +99,11 @@ class WireModel:
         steps = request.encoded
         if steps is None:
             steps = await encode_steps(self.encoder(image_limit), request.messages)
-        response = await self._open(request, steps)
+        patience = Patience(self._endpoint.timeouts, self._endpoint.provider)
+        response = await patience.opened(self._open(request, steps))
         try:
             decoder = self._decoder()
-            async with aclosing(read_reply(response.aiter_raw(), decoder)) as events:
+            async with aclosing(read_reply(patience.pieces(response.aiter_raw()), decoder)) as events:
                 async for event in events:
                     yield event
         finally:

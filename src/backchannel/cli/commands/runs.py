@@ -72,11 +72,17 @@ def result_of(run: answers.RunRow) -> str:
     reply = run.reply or ""
     said = run.error or (describe_word(reply) if is_control_word(reply) else reply)
     waits = WAIT_TEXTS.get(run.waiting_for or "") or (retry_text(run.retry) if run.retry else "")
-    return said or waits or _aside(run.resume_at)
+    return said or waits or aside_text(run.resume_at, run.waits_for)
 
 
-def _aside(resume_at: int | None) -> str:
-    return "" if resume_at is None else f"set aside after crashes, tried again at {clock_time(resume_at)}"
+def aside_text(resume_at: int | None, waits_for: answers.ModelAwaited | None) -> str:
+    """Say what a run waits for that is set aside; empty if it is not."""
+    if resume_at is None:
+        return ""
+    if waits_for is None:
+        return f"set aside after crashes, tried again at {clock_time(resume_at)}"
+    since, again = clock_time(waits_for.since), clock_time(resume_at)
+    return f"waits for {waits_for.model} since {since}, asked again at {again}: {waits_for.error}"
 
 
 def _took(run: answers.RunRow) -> str:
@@ -113,7 +119,7 @@ def _show(options: Options, run: answers.RunRow, asked_ms: int) -> None:
             "status": run.status,
             "accepted": clock_time(run.accepted_at),
             "started": None if run.started_at is None else clock_time(run.started_at),
-            "set aside": None if run.resume_at is None else f"until {clock_time(run.resume_at)}",
+            "waits": aside_text(run.resume_at, run.waits_for) or None,
             "took": _took(run) + (f", {asked_ms / 1000:.1f}s of it waiting for an approval" if asked_ms else ""),
             "steps": run.step,
             "model": run.model,
@@ -168,7 +174,7 @@ def wait(
     elif ended.status == "ok":
         say(ended.reply or "")
     else:
-        still = "running" if ended.running else _aside(ended.resume_at) or "queued"
+        still = "running" if ended.running else aside_text(ended.resume_at, ended.waits_for) or "queued"
         say(options.spell(ended.error or "") or f"The run is still {still} after {timeout:g} s.", err=True)
     if ended.status != "ok":
         raise typer.Exit(FAILED)

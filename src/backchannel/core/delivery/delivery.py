@@ -300,6 +300,11 @@ def notice_address(run: Run) -> Address | None:
     """
     if run.state not in (RunState.ERROR, RunState.TIMEOUT) or run.failure_told:
         return None
+    return owed_address(run)
+
+
+def owed_address(run: Run) -> Address | None:
+    """Return the outside chat that a run should answer; None if there is none."""
     if not run.deliver or run.kind.is_internal or run.reply_to is None:
         return None
     address = read_address(run.reply_to)
@@ -309,6 +314,11 @@ def notice_address(run: Run) -> Address | None:
 def notice_text(run_id: str) -> str:
     """Write the notice. It hides the provider's error, which the operator finds by the run's id."""
     return f"Sorry, I could not answer this (run {cut(run_id, _LONGEST_ID)}). The operator can see why."
+
+
+def wait_text(run_id: str) -> str:
+    """Write the notice that an answer comes later. It hides the provider's error."""
+    return f"I cannot answer right now, and will as soon as I can (run {cut(run_id, _LONGEST_ID)})."
 
 
 def tool_line(call: ToolCall) -> str:

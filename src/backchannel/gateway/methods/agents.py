@@ -37,7 +37,7 @@ def _show_agent(call: Call, agent_id: str) -> AgentShown:
     return AgentShown(
         id=agent_id,
         name=settings.name,
-        model=None if is_function else AgentModel(primary=settings.model),
+        model=None if is_function else AgentModel(primary=settings.model, fallbacks=settings.row.refs[1:]),
         thinking_default=settings.thinking,
         backchannel=AgentDetails(
             model=None if is_function else settings.model,

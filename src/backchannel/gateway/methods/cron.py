@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from backchannel.config.schema_doors import CronDeliver, CronJob, CronWhen
+from backchannel.config.schema_models import ModelSetting, fallbacks_of, primary_of
 from backchannel.core.keys import SessionKey, normalise_agent_id
 from backchannel.core.policy.checks import JobSkip
 from backchannel.core.runs import MAX_RUN_S, Run
@@ -29,6 +30,7 @@ from backchannel.gateway.openclaw.job_shapes import (
     preview_delivery,
     read_delivery,
     read_given_schedule,
+    read_model_row,
     read_when,
     show_job,
 )
@@ -64,7 +66,7 @@ class CronAddParams(SharedParams, frozen=True, kw_only=True):
     when: JobWhen | None = None
     deliver: JobDeliver | None = None
     delivery: DeliveryGiven | None = None
-    model: str | None = None
+    model: ModelSetting | None = None
     timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | None = None
     enabled: bool = True
 
@@ -186,7 +188,7 @@ def _read_job(params: CronAddParams) -> CronJob:
         message=message,
         when=None if params.when is None else read_when(params.when),
         deliver=_read_deliver(params),
-        model=params.model if payload.model is UNSET else payload.model,
+        model=read_model_row(payload, params.model),
         timeout_seconds=params.timeout_seconds if payload.timeout_seconds is UNSET else payload.timeout_seconds,
         enabled=params.enabled,
     )
@@ -251,7 +253,8 @@ def _shown(call: Call, listed: ListedJob) -> JobShown:
         agent_id=key.agent,
         session_key=call.parts.rows.key(str(key)),
         deliver=None if job.deliver is None else Address(**msgspec.structs.asdict(job.deliver)),
-        model=job.model,
+        model=primary_of(job.model),
+        fallbacks=fallbacks_of(job.model),
         timeout_seconds=job.timeout_seconds,
         next_at=stored.next_at,
         last_run=None if run is None else _last_run(run),

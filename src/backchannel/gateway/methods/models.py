@@ -9,6 +9,7 @@ from backchannel.core.contracts import Price
 from backchannel.gateway.addressing import known_agent
 from backchannel.gateway.calls import Call, method
 from backchannel.wire.frames import TokenScope
+from backchannel.wire.rows import ModelLeftAlone
 from backchannel.wire.shapes import Answer, SharedParams
 
 
@@ -18,6 +19,8 @@ class ModelDetails(Answer, frozen=True, kw_only=True):
     ref: str
     """The name of the model in requests: `provider/model`."""
     cost: Price | None = None
+    left_alone: ModelLeftAlone | None = None
+    """Why it is not asked for a while, and until when."""
 
 
 class ModelListed(Answer, frozen=True, kw_only=True):
@@ -55,9 +58,10 @@ async def models_list(call: Call, params: ModelsListParams) -> ModelsListed:
     parts = call.parts
     agent_id = parts.agents.default_id if params.agent_id is None else known_agent(parts, params.agent_id)
     default = None if parts.agents.is_function(agent_id) else parts.agents.get(agent_id).model
+    down = {each.model: each for each in parts.runtime.model_calls.all_down()}
     return ModelsListed(
         models=[
-            _show_model(model, is_default=model.ref == default)
+            _show_model(model, down.get(model.ref), is_default=model.ref == default)
             for model in await known_models(call)
             if params.provider in (None, model.provider)
             and (params.view == "all" or model.usable or model.ref == default)
@@ -70,7 +74,7 @@ async def known_models(call: Call) -> list[ModelInfo]:
     return await asyncio.to_thread(call.parts.models.list)  # the published catalogue is read at its first use
 
 
-def _show_model(model: ModelInfo, *, is_default: bool) -> ModelListed:
+def _show_model(model: ModelInfo, down: ModelLeftAlone | None, *, is_default: bool) -> ModelListed:
     return ModelListed(
         id=model.id,
         name=model.id,
@@ -79,5 +83,5 @@ def _show_model(model: ModelInfo, *, is_default: bool) -> ModelListed:
         unavailable_reason=None if model.usable else "missing-auth",
         context_window=model.context_window,
         tags=("default",) if is_default else (),
-        backchannel=ModelDetails(ref=model.ref, cost=model.price),
+        backchannel=ModelDetails(ref=model.ref, cost=model.price, left_alone=down),
     )

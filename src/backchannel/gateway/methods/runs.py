@@ -33,7 +33,7 @@ from backchannel.gateway.parts import GatewayParts
 from backchannel.openclaw.rows import TerminalReply
 from backchannel.openclaw.words import UNKNOWN_ENDS
 from backchannel.tools.base import read_cursor, write_cursor
-from backchannel.tools.rows import Rows, duration_ms
+from backchannel.tools.rows import Rows, duration_ms, show_awaited
 from backchannel.wire.answers import RunShown, RunsListed, RunWaited, TimelineShown
 from backchannel.wire.frames import TokenScope
 from backchannel.wire.shapes import Answer, Params, SharedParams
@@ -243,7 +243,8 @@ def waited(run: Run, waiting_for: str | None = None) -> RunWaited:
             running=is_running and waiting_for not in set(MissingAgent),
             queued=not is_running,
             waiting_for=waiting_for,
-            resume_at=run.resume_at if run.is_set_aside else None,
+            resume_at=run.tried_at,
+            waits_for=show_awaited(run),
         )
     return RunWaited(
         run_id=run.id,

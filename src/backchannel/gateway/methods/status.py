@@ -91,6 +91,7 @@ def _runs_counted(amounts: Amounts) -> dict[str, int]:
         "running": amounts.runs.get("running", 0),
         "failed": amounts.troubles.runs_failed,
         "setAside": amounts.troubles.runs_set_aside,
+        "waiting": amounts.troubles.runs_waiting,
     }
 
 

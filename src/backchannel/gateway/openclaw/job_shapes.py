@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from backchannel.config.jobs import is_job_name
 from backchannel.config.schedules import Every, Once, read_schedule, show_moment
 from backchannel.config.schema_doors import LONGEST_CHECK_S, UNIT_MS, CronDeliver, CronJob, CronWhen
+from backchannel.config.schema_models import ModelRowSettings, ModelSetting, fallbacks_of, primary_of
 from backchannel.core.delivery.channels import no_channel
 from backchannel.core.runs import MAX_RUN_S, RunState
 from backchannel.core.text import STORED_LIMIT, clean_name, quoted
@@ -37,7 +38,8 @@ JobName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=STORED_LIMIT)]
 class PayloadGiven(SharedParams, frozen=True, kw_only=True):
     kind: str = "agentTurn"
     message: str | None = None
-    model: str | UnsetType | None = UNSET
+    model: ModelSetting | UnsetType | None = UNSET
+    fallbacks: tuple[str, ...] | None = None
     thinking: str | None = None
     timeout_seconds: Annotated[float, Meta(gt=0, le=MAX_RUN_S)] | UnsetType | None = UNSET
 
@@ -127,7 +129,27 @@ def check_payload(given: PayloadGiven) -> None:
 
 
 def _show_payload(job: CronJob) -> PayloadView:
-    return PayloadView(kind="agentTurn", message=job.message, model=job.model, timeout_seconds=job.timeout_seconds)
+    return PayloadView(
+        kind="agentTurn",
+        message=job.message,
+        model=primary_of(job.model),
+        fallbacks=fallbacks_of(job.model),
+        timeout_seconds=job.timeout_seconds,
+    )
+
+
+def read_model_row(given: PayloadGiven, otherwise: ModelSetting | None) -> ModelSetting | None:
+    """Read the models of a payload, whose fallbacks stand beside the model.
+
+    Raises:
+        InvalidRequest: there are fallbacks, and no model.
+    """
+    model = otherwise if given.model is UNSET else given.model
+    if given.fallbacks is None:
+        return model
+    if (primary := primary_of(model)) is None:
+        raise InvalidRequest("payload.fallbacks: they need a model before them", param="payload.fallbacks")
+    return ModelRowSettings(primary=primary, fallbacks=given.fallbacks)
 
 
 def check_session_target(target: str | None) -> None:
@@ -248,7 +270,8 @@ def changed(job: CronJob, patch: JobPatch) -> CronJob:
     check_payload(payload)
     given: dict[str, Any] = {"name": patch.name, "enabled": patch.enabled, "message": payload.message}
     new = {name: value for name, value in given.items() if value is not None}
-    given = {"agent_id": patch.agent_id, "model": payload.model, "timeout_seconds": payload.timeout_seconds}
+    model = read_model_row(payload, job.model)
+    given = {"agent_id": patch.agent_id, "model": model, "timeout_seconds": payload.timeout_seconds}
     new |= {name: value for name, value in given.items() if value is not UNSET}
     if patch.when is not UNSET:
         new["when"] = None if patch.when is None else read_when(patch.when)

@@ -35,6 +35,7 @@ from backchannel.core.policy.pairing import PairingState, paired_text, waiting_t
 from backchannel.core.policy.send_policy import Destination, SendPolicySettings, may_send
 from backchannel.core.sessions import Session
 from backchannel.errors import AmbiguousId, InvalidRequest, NotFound
+from backchannel.storage.events import LaneMoved
 from backchannel.storage.tx import LIVE, Tx, required
 from backchannel.storage.units import approvals, compactions, idempotency, messages, pairing, runs, sessions
 from backchannel.storage.units.flows import barriers, interruption, spawns
@@ -69,6 +70,7 @@ def carry_out(tx: Tx, command: Command, key: SessionKey, asker: Asker) -> str:
             return models_text(session.model if session else None, asker.agent_model, command.choices)
         case CommandName.MODEL:
             _set(tx, key, "model", command.argument)
+            tx.happened(LaneMoved(str(key)))
             return model_text(command.argument, asker.agent_model, command.doubt)
         case CommandName.SUBAGENTS:
             return _subagents(tx, command, session)

@@ -26,7 +26,9 @@ from backchannel.core.delivery.delivery import (
     make_parts,
     notice_address,
     notice_text,
+    owed_address,
     tool_line,
+    wait_text,
 )
 from backchannel.core.delivery.outgoing import read_files, write_buttons, write_files
 from backchannel.core.facts import DeliveryChanged
@@ -34,7 +36,7 @@ from backchannel.core.runs import Run, RunState, ToolCall
 from backchannel.core.sessions import WEBCHAT, Address, read_address
 from backchannel.core.text import quoted
 from backchannel.errors import DeliveryNotFound, InvalidRequest, PolicyDenied, UnknownChannel
-from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered
+from backchannel.storage.events import ReceiptSettled, RunClosed, RunUnanswered, RunWaits
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
 from backchannel.storage.tx import Tx, assignments, filters, required, tell_shadowed
@@ -246,6 +248,15 @@ def post_notice(tx: Tx, event: RunUnanswered) -> None:
     if address is not None:
         drafts.take_over(tx, run, post(tx, _of_run(run, address, notice_text(run.id))))
         tx.run("UPDATE runs SET failure_told = 1 WHERE id = ?", run.id)
+
+
+def post_wait_notice(tx: Tx, event: RunWaits) -> None:
+    """Tell a person once that the answer waits for a model, in the commit that sets the run aside."""
+    run = event.run
+    address = owed_address(run)
+    if address is not None and tx.rules.tells_failures and not run.wait_told:
+        drafts.take_over(tx, run, post(tx, _of_run(run, address, wait_text(run.id))))
+        tx.run("UPDATE runs SET wait_told = 1 WHERE id = ?", run.id)
 
 
 def _of_run(run: Run, address: Address | None, text: str) -> Post:

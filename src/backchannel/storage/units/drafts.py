@@ -22,7 +22,7 @@ from backchannel.core.delivery.drafts import (
 from backchannel.core.facts import DraftChanged
 from backchannel.core.runs import Fence, Run, RunState
 from backchannel.core.sessions import WEBCHAT, Address, read_address
-from backchannel.storage.events import ReceiptSettled, RunClosed
+from backchannel.storage.events import ReceiptSettled, RunClosed, RunWaits
 from backchannel.storage.tables import DRAFTS
 from backchannel.storage.tx import ALIVE, Tx
 from backchannel.storage.units import chats, lines, runs, sessions
@@ -150,6 +150,13 @@ def run_closed(tx: Tx, event: RunClosed) -> None:
     if is_kept:
         forget(tx, run.id)
     else:
+        _remove(tx, draft)
+
+
+def run_waits(tx: Tx, event: RunWaits) -> None:
+    """Remove the draft of a run that waits for a model: its text does not count. A notice takes it over instead."""
+    draft = find(tx, event.run.id)
+    if draft is not None and draft.delivery_id is None and draft.state is not DraftState.REMOVING:
         _remove(tx, draft)
 
 

@@ -26,7 +26,7 @@ from backchannel.errors import InvalidRequest
 from backchannel.storage.events import RunRetried
 from backchannel.storage.tables import FUNCTION_AGENTS, PROCESSES
 from backchannel.storage.tx import ALIVE, LIVE, RUNNING, Tx, marks, required
-from backchannel.storage.units import inbox, run_events, runs, sessions, steps, timers
+from backchannel.storage.units import inbox, model_waits, run_events, runs, sessions, steps, timers
 from backchannel.storage.units.flows import exchanges
 from backchannel.storage.units.jobs import checks
 from backchannel.storage.units.money import calls, reserving
@@ -44,9 +44,6 @@ _ONLY_WAITS = f"EXISTS ({_OPEN_CALLS} IS NOT NULL) AND NOT EXISTS ({_OPEN_CALLS}
 
 _ASKS_OWNERS = "coalesce(reserved, '') LIKE '%\"asks\":%'"
 """A run that waits for more money."""
-
-RESUME_TIMER = "resume"
-"""Queues a set-aside run again."""
 
 
 def enter(tx: Tx) -> int:
@@ -170,26 +167,28 @@ def _set_aside(tx: Tx, run: Run, until: int) -> None:
     steps.close_open(tx, run, None)
     why = f"the process died {run.crashes} times in step {run.step + 1}"
     run_events.add(tx, run, RunEventKind.SET_ASIDE, until_at=until, why=why)
-    aside = runs.update(tx, run.id, state=RunState.QUEUED.value, resume_at=until)
+    aside = runs.update(tx, run.id, state=RunState.QUEUED.value, resume_at=until, waits_for=None)
     if runs.free_lane(tx, aside, Assignments("set_aside = set_aside + 1, ", ())).has_notes:
         inbox.flush(tx, sessions.required_session(tx, run.session_key))
-    timers.set_timer(tx, RESUME_TIMER, run.id, until)
+    timers.set_timer(tx, timers.RESUME_TIMER, run.id, until)
     tx.tell(SessionChanged(run.session_key, "run"))
 
 
 def move(tx: Tx, run_id: str, until: int) -> None:
     """Change when a set-aside run comes back."""
-    timers.set_timer(tx, RESUME_TIMER, run_id, until)
+    timers.set_timer(tx, timers.RESUME_TIMER, run_id, until)
     run = runs.find(tx, run_id)
-    if run is not None and run.is_set_aside:
+    if run is not None and (run.is_set_aside or run.waits_for_model):
         runs.update(tx, run_id, resume_at=until)
         tx.tell(SessionChanged(run.session_key, "run"))
 
 
 def due(tx: Tx, run_id: str) -> None:
-    """Queue a set-aside run whose time has come."""
+    """Queue a set-aside run whose time has come. One that waits for a model goes on in its lane."""
     run = runs.find(tx, run_id)
-    if run is not None and run.is_set_aside:
+    if run is not None and run.waits_for_model:
+        model_waits.move_on(tx, run)
+    elif run is not None and run.is_set_aside:
         _put_back(tx, run)
 
 
@@ -206,8 +205,11 @@ def _put_back(tx: Tx, run: Run, **changed: Any) -> Run:
 def retry(tx: Tx, run_id: str) -> Run:
     """Queue a run again that failed, was stopped or is set aside. It continues after its last committed step."""
     run = runs.need(tx, run_id)
+    if run.waits_for_model:
+        run_events.add(tx, run, RunEventKind.RETRIED)
+        return model_waits.move_on(tx, run, insists=True)
     if run.is_set_aside:
-        timers.clear_timer(tx, RESUME_TIMER, run_id)
+        timers.clear_timer(tx, timers.RESUME_TIMER, run_id)
         run_events.add(tx, run, RunEventKind.RETRIED)
         return _put_back(tx, run, crashes=0, excused_ms=run.ran_ms)
     if run.state in (RunState.OK, RunState.QUEUED, RunState.RUNNING):
@@ -231,6 +233,7 @@ def retry(tx: Tx, run_id: str) -> Run:
         error=None,
         error_code=None,
         resume_at=None,
+        waits_for=None,
         reply=None,
     )
     tx.happened(RunRetried(queued))

@@ -24,13 +24,21 @@ from backchannel.core.runs import (
     RunRequest,
     RunStarted,
     RunState,
+    write_fallbacks,
 )
 from backchannel.core.sessions import WEBCHAT, Session, write_address
 from backchannel.errors import FenceLost, QueueFull, RunNotFound, StopRequested
 from backchannel.storage.events import NotesFlushed, RunClosed, RunEntered
 from backchannel.storage.ids import new_id
 from backchannel.storage.tables import RUNS
-from backchannel.storage.tx import LIVE, QUEUED, READY, Tx, assignments, filters, marks, required, tell_shadowed
+from backchannel.storage.tx import (
+    IN_LANE,
+    LIVE,
+    Tx,
+    assignments,
+    required,
+    tell_shadowed,
+)
 from backchannel.storage.units import archiving, idempotency, inbox, messages, resets, run_events, sessions
 from backchannel.storage.units.money import reserving
 from backchannel.wire.timeline import RunEventKind
@@ -200,6 +208,7 @@ def _insert(
         "message_id": message.id,
         "reply_to": reply_to,
         "model": request.model,
+        "fallbacks": write_fallbacks(request.fallbacks),
         "thinking": request.thinking,
         "timeout_s": request.timeout_s,
         "chain_id": message.run_id if chain is None else chain.id,
@@ -246,7 +255,7 @@ def queue_step(tx: Tx, request: RunRequest) -> None:
 
 
 def start_next(tx: Tx, key: str) -> RunStarted | None:
-    """Start the session's first queued run, if its lane is free.
+    """Start the session's first queued run, if its lane is free. A run that waits for a model keeps its lane.
 
     A run that is suspected of crashing the process only takes the lane. It resumes when no other suspect runs.
     """
@@ -255,8 +264,10 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
         return None
     if session.deleting or session.flushing:
         return None
-    row = tx.one(f"{RUNS.select} WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", key)
+    row = tx.one(f"{RUNS.select} WHERE session_key = ? AND {IN_LANE} ORDER BY position LIMIT 1", key)
     run = RUNS.read(required(row))
+    if run.waits_for_model:
+        return None
     tx.run("UPDATE sessions SET queued = queued - 1 WHERE key = ?", key)
     if run.is_suspect:
         _begin(tx, run, session, NOBODY)
@@ -266,7 +277,7 @@ def start_next(tx: Tx, key: str) -> RunStarted | None:
 
 def tell_of_next(tx: Tx, event: NotesFlushed) -> None:
     """Wake a session's lane if a run waits in it."""
-    row = tx.one(f"{RUNS.select} WHERE session_key = ? AND {READY} ORDER BY position LIMIT 1", event.key)
+    row = tx.one(f"{RUNS.select} WHERE session_key = ? AND {IN_LANE} ORDER BY position LIMIT 1", event.key)
     if row is not None:
         tx.tell(RunChanged(RUNS.read(row)))
 
@@ -414,7 +425,7 @@ def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: 
     """
     session = sessions.find(tx, key)
     sessions.check_current(tx, key, session, expected_session_id)
-    wanted = run_id or (None if session is None else session.running_run)
+    wanted = run_id or (None if session is None else active_run(tx, session))
     run = None if wanted is None else find(tx, wanted)
     if run_id is not None and (run is None or run.session_key != key):
         shown = tx.scheme.shown(key)
@@ -424,6 +435,15 @@ def request_abort(tx: Tx, key: str, run_id: str | None, *, expected_session_id: 
     if run.state is RunState.QUEUED:
         return [_abort_queued(tx, run)]
     return [update(tx, run.id, abort_requested=1)]
+
+
+def active_run(tx: Tx, session: Session) -> str | None:
+    """Return the run that a session works on, or whose model it waits for."""
+    if session.running_run is not None or session.queued == 0:
+        return session.running_run
+    waiting = f"SELECT id FROM runs WHERE session_key = ? AND {LIVE} AND waits_on IS NOT NULL ORDER BY position LIMIT 1"
+    row = tx.one(waiting, session.key)
+    return None if row is None else str(row[0])
 
 
 def _abort_queued(tx: Tx, run: Run) -> Run:
@@ -437,29 +457,21 @@ def _abort_queued(tx: Tx, run: Run) -> Run:
         ended_at=max(tx.now, run.started_at or 0),
         abort_requested=1,
         error_code="aborted",
-        error="aborted while it was set aside" if run.is_set_aside else "aborted before it started",
+        error=_how_aborted(run),
         resume_at=None,  # a timer that fires later finds an ended run
+        waits_on=None,
     )
+    if run.waits_for_model:
+        tx.run("UPDATE sessions SET aborted_last_run = 1 WHERE key = ?", run.session_key)
+        tx.tell(LaneFree(run.session_key))
     tx.happened(RunClosed(aborted))
     return aborted
 
 
-def page(
-    tx: Tx,
-    *,
-    session_key: str | None = None,
-    states: Sequence[RunState] = (),
-    kind: RunKind | None = None,
-    limit: int,
-    before: int | None = None,
-) -> list[Run]:
-    """List runs, newest first; `before` is the position of the last one seen."""
-    where, values = filters(("session_key = ?", session_key), ("kind = ?", kind), ("position < ?", before))
-    if states:
-        where += f" AND state IN ({marks(states)})"
-        values += [state.value for state in states]
-    rows = tx.all(f"{RUNS.select} WHERE {where} ORDER BY position DESC LIMIT ?", *values, limit)
-    return [RUNS.read(row) for row in rows]
+def _how_aborted(run: Run) -> str:
+    if run.waits_for_model:
+        return "aborted while it waited for a model"
+    return "aborted while it was set aside" if run.is_set_aside else "aborted before it started"
 
 
 def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
@@ -467,26 +479,13 @@ def of_exchange(tx: Tx, exchange_id: str) -> list[Run]:
     return [RUNS.read(row) for row in tx.all(f"{RUNS.select} WHERE exchange_id = ? ORDER BY position", exchange_id)]
 
 
-def sessions_with_queue(tx: Tx) -> list[str]:
-    """List the sessions with a queued run, in the order of their first one."""
-    rows = tx.all(f"SELECT session_key, min(position) FROM runs WHERE {READY} GROUP BY 1 ORDER BY 2")
-    return [key for key, _ in rows]
+# The session whose lock a unit of a run needs
 
 
-def next_resume(tx: Tx, key: str) -> int | None:
-    """Return the next retry time of a session's set-aside runs."""
-    (at,) = required(tx.one(f"SELECT min(resume_at) FROM runs WHERE session_key = ? AND {QUEUED}", key))
-    return None if at is None else int(at)
+def session_of(request: RunRequest) -> str | None:
+    """Return the session that a message is for; None if the message may join a run of any session."""
+    return str(request.key) if request.join is None else None
 
 
-def count_of(tx: Tx, keys: Sequence[str], states: Sequence[RunState], kind: RunKind) -> int:
-    """Count the runs of some sessions by kind and states."""
-    counted = f"SELECT count(*) FROM runs WHERE session_key = ? AND kind = ? AND state IN ({marks(states)})"
-    found = (required(tx.one(counted, key, kind.value, *[state.value for state in states])) for key in keys)
-    return sum(count for (count,) in found)
-
-
-def counts(tx: Tx) -> dict[str, int]:
-    """Count the live runs by state."""
-    rows = tx.all(f"SELECT state, count(*) FROM runs WHERE {LIVE} GROUP BY 1")
-    return dict(rows)
+def session_held(fence: Fence, *_: object) -> str | None:
+    return fence.session_key

@@ -22,6 +22,7 @@ from backchannel.core.sessions import (
 )
 from backchannel.core.text import quoted
 from backchannel.errors import LabelInUse, MainSessionKept, SessionIdReplaced, SessionNotFound, Unavailable
+from backchannel.storage.events import LaneMoved
 from backchannel.storage.ids import new_session_id
 from backchannel.storage.tables import SESSION_IDS, SESSIONS
 from backchannel.storage.tx import Tx, assignments, filters, marks, required
@@ -200,6 +201,8 @@ def patch(tx: Tx, key: SessionKey, change: SessionPatch, *, expected_session_id:
     if not given:
         return session
     tx.tell(SessionChanged(session.key, "patch"))
+    if "model" in given:
+        tx.happened(LaneMoved(session.key))
     return update(tx, session.key, f"{assignments(given)}, updated_at = ?", *given.values(), tx.now)
 
 
@@ -236,6 +239,7 @@ def reset(tx: Tx, key: str, *, reason: str = "reset", carries: bool = False) -> 
         tx.now,
         key,
     )
+    tx.happened(LaneMoved(key))
     tx.tell(SessionChanged(key, "reset"))
     return need(tx, key)
 

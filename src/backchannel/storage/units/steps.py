@@ -63,6 +63,7 @@ def _take_step(tx: Tx, fence: Fence, step: Step, *, is_last: bool) -> Run:
         "cost": run.cost if usage.cost is None else (run.cost or 0.0) + usage.cost,
         "reply": step.reply.text,
         "crashes": 0,
+        "waits_for": None,
     }
     if not is_last:
         tx.run(_STEP, *counted.values(), run.id)
@@ -75,7 +76,7 @@ def _take_step(tx: Tx, fence: Fence, step: Step, *, is_last: bool) -> Run:
 
 # The row is read before, and not with RETURNING, which takes SQLite longer than both.
 _COUNTED = assignments(
-    ["step", "ran_ms", "ran_at", "answered_by", "tokens_in", "tokens_out", "cost", "reply", "crashes"]
+    ["step", "ran_ms", "ran_at", "answered_by", "tokens_in", "tokens_out", "cost", "reply", "crashes", "waits_for"]
 )
 _STEP = f"UPDATE runs SET {_COUNTED} WHERE id = ?"
 _LAST_STEP = f"UPDATE runs SET {_COUNTED}, ended_at = ?, state = 'ok', error_code = NULL, error = NULL WHERE id = ?"

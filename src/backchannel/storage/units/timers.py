@@ -10,6 +10,9 @@ from backchannel.core.facts import TimerSet
 from backchannel.storage.tables import TIMERS
 from backchannel.storage.tx import Tx
 
+RESUME_TIMER = "resume"
+"""Queues a set-aside run again, or lets one go on that waits for a model."""
+
 
 def set_timer(tx: Tx, kind: str, ref: str, due_at: int) -> None:
     """Create or move a timer."""

@@ -93,7 +93,7 @@ function Counts({ status: { runs, deliveries, approvals, pairings } }) {
 /** Runs in which the process died again and again, and when each is tried again. */
 function SetAside({ count, now }) {
   const { data, error, reload } = useLive(async () => (count
-    ? (await gateway.call("runs.list", { states: ["queued"], limit: 500 })).runs.filter((run) => run.resumeAt) : []), [count]);
+    ? (await gateway.call("runs.list", { states: ["queued"], limit: 500 })).runs.filter((run) => run.resumeAt && !run.waitsFor) : []), [count]);
   const { act, isBusy } = useAct(reload);
   const held = useScope("operator.write") ?? (isBusy ? "Wait for the answer" : undefined);
   if (!count) return null;

@@ -5,6 +5,7 @@ import { gateway } from "../gateway.js";
 import { Markdown, safeAddress } from "../markdown.js";
 import { Button, CopyButton, Fold, Key, Text, When, sessionName, shortKey, visible } from "../parts.js";
 import { href } from "../routes.js";
+import { waitsForModel } from "./words.js";
 
 /** Markdown is cut late: what comes after the cut is shown as it was written. */
 const FIRST_CHARS = 20_000;
@@ -261,6 +262,7 @@ function wordsOf(run) {
   if (run.waitingFor === "agent") return { tone: "wait", text: "Waits: no gateway at work has this agent." };
   if (run.waitingFor === "gateway") return { tone: "wait", text: "Queued: another gateway has this agent." };
   if (run.waitingFor === "approval") return { tone: "wait", text: "Waits for an owner to allow a call." };
+  if (run.waitsFor) return { tone: "wait", canRetry: true, text: `It ${waitsForModel(run)}` };
   if (run.resumeAt) return { tone: "wait", canRetry: true, text: `Set aside after crashes: it is tried again at ${new Date(run.resumeAt).toLocaleTimeString()}.` };
   return null;
 }

@@ -193,6 +193,8 @@ function sayMark(entry, axis, run) {
     case "retry":
       return { tone: "warn", text: `The model failed, and was asked again${entry.endedAt ? ` after ${duration(entry.endedAt - entry.at)}`
         : ""}${why}` };
+    case "waits":
+      return { tone: "warn", text: `No model answered, and it waited${entry.endedAt ? ` until ${clockTime(entry.endedAt, axis.now)}` : ""}${why}` };
     case "setAside":
       return { tone: "warn", text: setAside(entry, axis) };
     case "retried":

@@ -101,6 +101,10 @@ export function runResult(run, now = Date.now()) {
 /** Says that a model failed and is asked again, for which time, and why. */
 export const askedAgain = ({ attempt, attempts, error }) => `asked again, ${attempt + 1} of ${attempts}: ${oneLine(error)}`;
 
+/** Says which model a run waits for, since when, and when it is asked again. */
+export const waitsForModel = ({ waitsFor, resumeAt }, now = Date.now()) =>
+  `waits for ${waitsFor.model} since ${clockTime(waitsFor.since, now)}, asked again ${until(resumeAt, now)}: ${oneLine(waitsFor.error)}`;
+
 /** Says what a run waits for that is neither at work nor at an end; "" where there is nothing to say. */
 export function runWaits(run, now = Date.now()) {
   if (run.waitingFor === "function") return "waits for the program whose function is its agent";
@@ -108,12 +112,13 @@ export function runWaits(run, now = Date.now()) {
   if (run.waitingFor === "gateway") return "waits for the gateway that has its agent";
   if (run.waitingFor === "approval") return "waits for an owner to allow a call";
   if (run.retry) return askedAgain(run.retry);
+  if (run.waitsFor) return waitsForModel(run, now);
   if (run.resumeAt) return `after crashes; tried again ${until(run.resumeAt, now)} (${clockTime(run.resumeAt, now)})`;
   return "";
 }
 
 /** The word for what a run is at. */
-export const runStatus = (run) => (run.resumeAt ? "setAside" : run.waitingFor && !isEnded(run) ? "waiting" : run.status);
+export const runStatus = (run) => (run.waitsFor ? "waiting" : run.resumeAt ? "setAside" : run.waitingFor && !isEnded(run) ? "waiting" : run.status);
 
 /** The error of a run that somebody stopped, which is no failure. */
 export const STOPPED = "aborted";

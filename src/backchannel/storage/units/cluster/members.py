@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from backchannel.core.cluster.members import GatewayInfo, GatewaySeen, LeaseRenewed, TakenOver, read_ids, write_ids
 from backchannel.errors import Unavailable
 from backchannel.storage.tables import DUTIES, PROCESSES
-from backchannel.storage.tx import ALIVE, QUEUED, Tx, marks, required
+from backchannel.storage.tx import ALIVE, LIVE, QUEUED, Tx, marks, required
 from backchannel.storage.units import recovery
 from backchannel.storage.units.cluster import growing
 
@@ -102,7 +102,9 @@ def peers(tx: Tx) -> list[GatewaySeen]:
 
 _STARTABLE = (
     f"FROM runs r JOIN sessions s ON s.key = r.session_key WHERE r.{QUEUED} "
-    "AND r.resume_at IS NULL AND s.running_run IS NULL AND s.flushing = 0 AND s.deleting = 0"
+    "AND r.resume_at IS NULL AND s.running_run IS NULL AND s.flushing = 0 AND s.deleting = 0 "
+    "AND NOT EXISTS (SELECT 1 FROM runs w WHERE w.session_key = r.session_key AND w.waits_on IS NOT NULL "
+    f"AND w.{LIVE} AND w.position < r.position)"
 )
 STARTABLE = f"SELECT 1 {_STARTABLE}"
 

@@ -48,9 +48,11 @@ _STORED: StoredForm[InterruptionRest] = StoredForm(InterruptionRest)
 def begin(tx: Tx, session: Session, change: Change) -> None:
     """Begin an interruption. Exchanges are shortened before their runs are stopped."""
     (last_run,) = required(tx.one("SELECT coalesce(max(position), 0) FROM runs"))
-    rest = InterruptionRest(session.key, change, tx.now, int(last_run), session.running_run)
-    if session.running_run is not None:
-        _end_run(tx, rest, session.running_run)
+    # A reset lets a run that waits for a model go on in the new transcript.
+    active = session.running_run if change is Change.RESET else runs.active_run(tx, session)
+    rest = InterruptionRest(session.key, change, tx.now, int(last_run), active)
+    if active is not None:
+        _end_run(tx, rest, active)
     _do_part(tx, rest)
 
 
@@ -61,13 +63,14 @@ def due(tx: Tx, ref: str) -> None:
 
 def count_runs(tx: Tx, session: Session, change: Change) -> int:
     """Count the runs that a change would end, in a session that is not being stopped."""
-    (active,) = required(tx.one("SELECT count(*) FROM runs WHERE id = ? AND abort_requested = 0", session.running_run))
+    current = session.running_run if change is Change.RESET else runs.active_run(tx, session)
+    (active,) = required(tx.one("SELECT count(*) FROM runs WHERE id = ? AND abort_requested = 0", current))
     (others,) = required(
         tx.one(
             f"SELECT count(*) FROM runs WHERE session_key = ? AND {LIVE} AND abort_requested = 0 AND id <> ? "
             f"AND {_ENDED_BY[change]}",
             session.key,
-            session.running_run or "",
+            current or "",
         )
     )
     return int(active) + int(others)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from backchannel.config.schedules import Once, read_schedule, show_moment
 from backchannel.config.schema_doors import CronJob
+from backchannel.config.schema_models import fallbacks_of, primary_of
 from backchannel.core.cluster.members import read_ids
 from backchannel.core.facts import CheckDue, JobSkipped, SessionChanged
 from backchannel.core.keys import KeyScheme, SessionKey
@@ -326,7 +327,8 @@ def start(tx: Tx, job: CronJob, run_id: str, message: str) -> Run:
         id=run_id,
         deliver=job.deliver is not None,
         reply_to=_address(job),
-        model=job.model,
+        model=primary_of(job.model),
+        fallbacks=fallbacks_of(job.model),
         timeout_s=job.timeout_seconds,
     )
     run = runs.accept(tx, request, start=False).run

@@ -1,0 +1,1 @@
+"""Models: rows of them, their health, and waits for them."""
