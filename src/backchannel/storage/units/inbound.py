@@ -98,10 +98,10 @@ def _with_room(tx: Tx, arrival: Arrival, session: Session, admission: Admission,
 
 def _with_money(tx: Tx, arrival: Arrival, found: Session | None, admission: Admission) -> Admission:
     """Ignore a message for which no money is left. Its chat is told once, and again after one was taken."""
-    session = found or sessions.ensure(tx, arrival.routed.key)
     try:
-        reserving.check_open(tx, session, _request(arrival))
+        reserving.check_message(tx, found, _request(arrival))
     except BudgetExceeded as exceeded:
+        session = found or sessions.ensure(tx, arrival.routed.key)
         told = tx.one("UPDATE sessions SET full_told = 1 WHERE key = ? AND full_told = 0 RETURNING key", session.key)
         if told is not None and tx.rules.tells_failures:
             _notice(tx, arrival, session.key, refused_text(exceeded))

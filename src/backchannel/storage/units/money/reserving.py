@@ -54,6 +54,21 @@ def check_open(tx: Tx, session: Session, request: RunRequest | None = None, *, c
     _check(tx, rules, _spender(rules, session, chain_id or "", sender))
 
 
+def check_message(tx: Tx, session: Session | None, request: RunRequest) -> None:
+    """Refuse a message of a chat if nothing is left for it. Its session may not exist yet.
+
+    Raises:
+        BudgetExceeded: as `check_open`.
+    """
+    rules = tx.rules.budgets
+    if session is not None:
+        return check_open(tx, session, request)
+    if rules is None or not rules.refuses:
+        return None
+    channel = None if request.reply_to is None else request.reply_to.channel
+    return _check(tx, rules, Spender(request.key.agent, str(request.key), "", channel, _sender_asked(request)))
+
+
 def is_open(tx: Tx, key: SessionKey, session: Session | None) -> bool:
     """Whether there is money for a message to a session, which may not exist yet."""
     rules = tx.rules.budgets
