@@ -59,7 +59,7 @@ async def names(shelf: Shelf, settings: dict[str, Any], key: str = MAIN) -> set[
         ({"allow": ["group:sessions", "look"]}, {}, {}, SESSION | {"look"}),
         ({"allow": ["sessions_*"]}, {}, {}, {name for name in SESSION if name.startswith("sessions_")}),
         ({"allow": ["*"]}, {}, {}, EVERYTHING),
-        ({"allow": ["group:fs"]}, {}, {}, {"read", "edit", "list", "search"}),
+        ({"allow": ["group:fs"]}, {}, {}, {"read", "edit", "list", "search", "attach"}),
         ({"allow": ["group:exec", "look"], "deny": ["process"]}, {}, {}, {"exec", "look"}),
         ({"deny": ["*"]}, {}, {}, set()),
         ({"deny": ["group:sessions"]}, {}, {}, OWN),
