@@ -82,6 +82,24 @@ async def test_a_question_that_is_answered_elsewhere_loses_its_buttons(world: Bu
     assert sorted(world.texts[1:]) == ["The call of sessions_list is denied.", "the answer"]
 
 
+async def test_more_of_a_budget_is_granted_by_a_press(world: ButtonWorld, tmp_path: Path) -> None:
+    day = {"name": "day", "scope": "gateway", "per": "total", "runs": 1, "then": "ask"}
+    model = ScriptedModel(replies=lambda request: "the answer")
+    async with desk(tmp_path, world.settings, model=model, budgets=[day]) as at:
+        await world.say(at.gateway, "go", "1")
+        await _sent(at, 2)
+        await world.say(at.gateway, "and again", "2")
+        await _sent(at, 3)
+        (asked,) = [number for number, text in enumerate(world.texts) if "a run waits" in text]
+        assert list(world.buttons(asked)) == ["Approve", "Deny"]
+        said = await world.press(at.gateway, asked, world.buttons(asked)["Approve"], "p-1")
+        assert said == "More of the budget day is approved."
+        await _sent(at, 5)
+        await at_rest(at.gateway)
+    assert world.texts[asked].startswith("May I spend more of the budget day?") and world.buttons(asked) == {}
+    assert world.texts.count("the answer") == 2
+
+
 async def test_an_owner_is_asked_about_a_stranger_and_lets_them_in_by_a_press(
     world: ButtonWorld, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from backchannel.core.delivery.outgoing import Button
+from backchannel.core.money.budgets import BUDGET_TOOL
 from backchannel.core.secrets.redaction import redact_value_opening
 from backchannel.core.settings import Settings, setting
 from backchannel.core.text import cut, made_visible, matches
@@ -86,6 +87,11 @@ class Approval(msgspec.Struct, frozen=True, array_like=True):
     def args(self) -> Any:
         return msgspec.json.decode(self.arguments)
 
+    @property
+    def is_about_budget(self) -> bool:
+        """Whether more of a budget is asked for, and not a call."""
+        return self.tool == BUDGET_TOOL and self.call_id.startswith(f"{BUDGET_TOOL}/") and "budget" in self.args
+
 
 def asks(rules: Sequence[ApprovalRuleSettings], tool: str, arguments: Any) -> bool:
     """Whether a call needs a person's permission: the first rule that matches decides, and without one it does not."""
@@ -139,12 +145,11 @@ def ask_text(approval: Approval) -> str:
 
 
 def ask_buttons(approval: Approval) -> tuple[Button, ...]:
-    """Make the buttons under the question."""
-    return (
-        Button("Approve", f"/approve {approval.id}"),
-        Button("Always", f"/approve {approval.id} always"),
-        Button("Deny", f"/deny {approval.id}"),
-    )
+    """Make the buttons under the question. A budget is granted once at a time."""
+    once, no = Button("Approve", f"/approve {approval.id}"), Button("Deny", f"/deny {approval.id}")
+    if approval.is_about_budget:
+        return once, no
+    return once, Button("Always", f"/approve {approval.id} always"), no
 
 
 def question_name(approval: Approval) -> str:
@@ -159,28 +164,39 @@ def decided_text(approval: Approval) -> str:
 
 def decided_line(approval: Approval) -> str:
     """Write in one line what was decided, and by whom."""
-    name = made_visible(cut(" ".join(approval.tool.split()), _NAME_LIMIT))
     by = "" if approval.answered_by is None else f" by {made_visible(cut(approval.answered_by, _NAME_LIMIT))}"
-    return f"The call of {name} is {approval.state.value}{by}."
+    return f"{_asked(approval)} is {approval.state.value}{by}."
+
+
+def _asked(approval: Approval) -> str:
+    """Name what was asked for, at the beginning of a sentence."""
+    if approval.is_about_budget:
+        return f"More of the budget {_name(str(approval.args['budget']))}"
+    return f"The call of {_name(approval.tool)}"
+
+
+def _name(text: str) -> str:
+    return made_visible(cut(" ".join(text.split()), _NAME_LIMIT))
 
 
 def _call_text(approval: Approval) -> str:
-    """Write which call is asked for.
+    """Write what is asked for.
 
     A question that is cut says so, since the end of a long call may be what matters in it.
     """
-    name = cut(" ".join(approval.tool.split()), _NAME_LIMIT)
+    if approval.is_about_budget:
+        return f"May I spend more of the budget {_name(str(approval.args['budget']))}?"
     shown = shown_arguments(approval, _SHOWN_ARGUMENTS)
     left_out = ""
     if len(shown) == _SHOWN_ARGUMENTS:
         left_out = f"\n(Only its beginning, of {len(approval.arguments)} characters: the page shows all of it.)"
-    return f"May I call {made_visible(name)}?\n{shown}{left_out}"
+    return f"May I call {_name(approval.tool)}?\n{shown}{left_out}"
 
 
 def answered_text(approval: Approval, *, always: bool) -> str:
     """Write the confirmation for whoever answered."""
     later = f"; {approval.tool} is not asked for in this session again" if always else ""
-    return f"The call of {approval.tool} is {approval.state.value}{later}."
+    return f"{_asked(approval)} is {approval.state.value}{later}."
 
 
 def refusal(approval: Approval) -> str:

@@ -12,7 +12,6 @@ from backchannel.core.delivery.delivery import Post
 from backchannel.core.facts import ApprovalChanged
 from backchannel.core.flows.spawn_values import read_spawn
 from backchannel.core.keys import SessionKey
-from backchannel.core.money.budgets import BUDGET_TOOL
 from backchannel.core.policy.answering import Answerer, may_answer
 from backchannel.core.policy.approvals import (
     Approval,
@@ -162,7 +161,7 @@ def answer(tx: Tx, approval_id: str, decision: ApprovalDecided, by: Answerer, *,
         raise InvalidRequest(
             "a tool can be allowed for good, but not denied: take it away by tools.deny", param="always"
         )
-    if always and approval.tool == BUDGET_TOOL:
+    if always and approval.is_about_budget:
         raise InvalidRequest("a budget can be granted once more, but not for good: raise its limit", param="always")
     if not approval.is_pending:
         if approval.state is not decision.state:

@@ -7,13 +7,14 @@ A question is an approval that all runs share that wait for the same window and 
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import msgspec
 
 from backchannel.core.delivery.delivery import Post
 from backchannel.core.money.budgets import BUDGET_TOOL, BudgetWindow, LedgerRow
 from backchannel.core.money.texts import question_text, warning_text
-from backchannel.core.policy.approvals import Approval, ApprovalState
+from backchannel.core.policy.approvals import Approval, ApprovalState, ask_buttons, question_name
 from backchannel.core.runs import Run
 from backchannel.core.sessions import Address
 from backchannel.errors import InvalidRequest
@@ -34,8 +35,17 @@ def ask(tx: Tx, run: Run, window: BudgetWindow, row: LedgerRow) -> Approval:
     asked = approvals.put_question(tx, run, call_id, BUDGET_TOOL, _arguments(window, row), channel)
     if window.end is not None:
         timers.set_timer(tx, approvals.APPROVAL_TIMER, asked.id, window.end)
-    text = question_text(asked.id, window.budget, window.subject, row)
-    _tell(tx, run.session_key, [each for each in addresses if each.channel == channel], text)
+    post = partial(
+        Post,
+        session_key=run.session_key,
+        text=question_text(asked.id, window.budget, window.subject, row),
+        always=True,
+        buttons=ask_buttons(asked),
+        question=question_name(asked),
+    )
+    for address in addresses:
+        if address.channel == channel:
+            deliveries.post(tx, post(address=address), at_once=True)
     return asked
 
 
@@ -67,7 +77,7 @@ def _arguments(window: BudgetWindow, row: LedgerRow) -> str:
 def answered(tx: Tx, event: QuestionSettled) -> None:
     """Grant the amount again, or note the denial, in the commit of the answer."""
     approval = event.approval
-    if approval.tool != BUDGET_TOOL or not approval.call_id.startswith(f"{BUDGET_TOOL}/"):
+    if not approval.is_about_budget:
         return
     window_id, _, _ = approval.call_id.removeprefix(f"{BUDGET_TOOL}/").rpartition("/")
     changed = {ApprovalState.APPROVED: "granted = granted + 1", ApprovalState.DENIED: "denied = 1"}.get(approval.state)
@@ -102,7 +112,9 @@ def warn(tx: Tx, event: BudgetNearlySpent) -> None:
     """Tell the owners how much of a budget is spent, in their own chats."""
     key = tx.scheme.main(tx.scheme.default_agent)
     if addresses := owners(tx):
-        _tell(tx, sessions.ensure(tx, key).key, addresses, warning_text(event.budget, event.row))
+        key, text = sessions.ensure(tx, key).key, warning_text(event.budget, event.row)
+        for address in addresses:
+            deliveries.post(tx, Post(session_key=key, address=address, text=text, always=True), at_once=True)
 
 
 def owners(tx: Tx) -> list[Address]:
@@ -113,8 +125,3 @@ def owners(tx: Tx) -> list[Address]:
         account_id, chat_id = tx.one(found, channel, owner) or (None, owner)
         addresses.append(Address(channel=channel, to=chat_id, account_id=account_id))
     return addresses
-
-
-def _tell(tx: Tx, key: str, addresses: list[Address], text: str) -> None:
-    for address in addresses:
-        deliveries.post(tx, Post(session_key=key, address=address, text=text, always=True), at_once=True)
