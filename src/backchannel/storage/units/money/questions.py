@@ -110,11 +110,12 @@ def reset(tx: Tx, name: str) -> None:
 
 def warn(tx: Tx, event: BudgetNearlySpent) -> None:
     """Tell the owners how much of a budget is spent, in their own chats."""
-    key = tx.scheme.main(tx.scheme.default_agent)
-    if addresses := owners(tx):
-        key, text = sessions.ensure(tx, key).key, warning_text(event.budget, event.row)
-        for address in addresses:
-            deliveries.post(tx, Post(session_key=key, address=address, text=text, always=True), at_once=True)
+    addresses, text = owners(tx), warning_text(event.budget, event.row)
+    if not addresses:
+        return
+    session = sessions.ensure(tx, tx.scheme.main(tx.scheme.default_agent))
+    for address in addresses:
+        deliveries.post(tx, Post(session_key=session.key, address=address, text=text, always=True), at_once=True)
 
 
 def owners(tx: Tx) -> list[Address]:
