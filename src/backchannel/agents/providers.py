@@ -178,12 +178,13 @@ class ProviderModel:
         return image_limit(self._connection.endpoint.kind) if sees else 0
 
     def _with_cost(self, reply: ModelReply) -> ModelReply:
-        cost = None if self.price is None else self.price.of(reply.usage)
+        usage = reply.usage.sound
+        cost = None if self.price is None else self.price.of(usage)
         if self._priced_as is not None:
             answered = reply.model.partition("/")[2] or self._name
-            published = _published_cost(reply.usage, answered, self._priced_as, self._connection.endpoint.cache)
+            published = _published_cost(usage, answered, self._priced_as, self._connection.endpoint.cache)
             cost = cost if published is None else published
-        return msgspec.structs.replace(reply, usage=msgspec.structs.replace(reply.usage, cost=cost))
+        return msgspec.structs.replace(reply, usage=msgspec.structs.replace(usage, cost=cost))
 
 
 async def ask_by_library(

@@ -94,6 +94,14 @@ class Agents:
         asked = [settings for id, settings in self._settings.items() if not self.is_function(id)]
         return list(dict.fromkeys(ref for settings in asked for ref in settings.row.refs))
 
+    def models_of(self, agent_id: str) -> list[str]:
+        """Name the models that an agent, its sub-agents and its summaries may ask; none for a function."""
+        if self.is_function(agent_id):
+            return []
+        own = self._settings[agent_id]
+        rows = (own.row, own.subagent_row, own.summary_row)
+        return list(dict.fromkeys(ref for row in rows if row is not None for ref in row.refs))
+
     def count(self) -> int:
         return len(self._settings)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from backchannel.config.schema import ConfigFile, ProviderSettings
+from backchannel.config.schema_agents import ListedAgentSettings
 from backchannel.core.keys import normalise_agent_id
 from backchannel.core.money.budgets import BudgetSettings
 from backchannel.core.settings import SettingIssue, SettingPath
@@ -37,12 +38,16 @@ def unpriced_issues(
     models: Iterable[tuple[SettingPath, str]],
 ) -> Iterator[SettingIssue]:
     """Dollars can be counted only for models whose price is known."""
-    budgets = [budget for budget in file.budgets if budget.usd is not None]
-    for path, ref in models if budgets else ():
-        agent_id = _agent_at(file, path)
-        counting = next((budget for budget in budgets if _counts(budget, agent_id)), None)
+    for path, ref in models:
+        budgets = (dollar_budget(file.budgets, agent_id) for agent_id in _agents_at(file, path))
+        counting = next((budget for budget in budgets if budget is not None), None)
         if counting is not None and not has_price(ref, file.models.providers):
             yield SettingIssue("error", path, no_price(ref, counting.name), ref)
+
+
+def dollar_budget(budgets: Iterable[BudgetSettings], agent_id: str) -> BudgetSettings | None:
+    """Find a budget that counts dollars of an agent."""
+    return next((each for each in budgets if each.usd is not None and each.match.agent_id in (None, agent_id)), None)
 
 
 def no_price(ref: str, budget: str) -> str:
@@ -52,14 +57,14 @@ def no_price(ref: str, budget: str) -> str:
     return f"has no known price, and the budget {budget} counts dollars: set its `cost` (`{where}`; 0 is a price)"
 
 
-def _agent_at(file: ConfigFile, path: SettingPath) -> str | None:
-    """Name the agent that a model is set for; None for all agents."""
+def _agents_at(file: ConfigFile, path: SettingPath) -> list[str]:
+    """Name the agents that may ask a model of a setting."""
+    listed = file.agents.list or (ListedAgentSettings(id="main"),)
     match path:
         case ("agents", "list", int(index), *_):
-            return normalise_agent_id(file.agents.list[index].id)
-    return None
-
-
-def _counts(budget: BudgetSettings, agent_id: str | None) -> bool:
-    named = budget.match.agent_id
-    return named is None or agent_id is None or named == agent_id
+            listed = (file.agents.list[index],)
+        case ("agents", "defaults", "model", *_, "primary") | ("agents", "defaults", "model"):
+            listed = tuple(agent for agent in listed if agent.model is None)
+        case ("cron", "jobs", int(index), *_) if (named := file.cron.jobs[index].agent_id) is not None:
+            return [normalise_agent_id(named)]
+    return [normalise_agent_id(agent.id) for agent in listed]

@@ -120,6 +120,12 @@ class Chat(_Wire, frozen=True):
     name: str | None = None
 
 
+MOST_TOKENS = 1_000_000_000
+"""No call uses more tokens of a kind, whatever a provider says."""
+MOST_DOLLARS = 1_000_000.0
+"""Nor does one cost more."""
+
+
 class Usage(_Wire, frozen=True):
     """What one model call, or several together, used. Cached tokens are not part of `input`."""
 
@@ -138,6 +144,15 @@ class Usage(_Wire, frozen=True):
     @property
     def total(self) -> int:
         return self.sent + self.output
+
+    @property
+    def sound(self) -> Usage:
+        """The same without numbers that cannot be true. A cost that is none is not known."""
+        sent, said, read, written = (
+            min(max(0, each), MOST_TOKENS) for each in (self.input, self.output, self.cache_read, self.cache_write)
+        )
+        is_cost = self.cost is not None and 0 <= self.cost <= MOST_DOLLARS
+        return Usage(sent, said, read, written, self.cost if is_cost else None)
 
     @property
     def cached_share(self) -> float | None:

@@ -155,7 +155,7 @@ class Gateway:
             folder = StateFolder.hold(self.config.state_dir)
             exits.callback(folder.release)
             guard = SendGuard(self.config.session.send_policy, self.scheme)
-            check_prices(self.config.budgets, self.agents, self.models)
+            check_prices(self.config, self.agents, self.models)
             store = await Store.open(
                 folder,
                 self.scheme,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from backchannel.config.budget_checks import no_price
+from backchannel.config.budget_checks import dollar_budget, no_price
 from backchannel.core.budget import estimate_tokens, text_tokens
 from backchannel.core.contracts import Model, ModelRequest
 from backchannel.core.messages import Usage
@@ -28,23 +28,24 @@ class Holding:
         self.rules: BudgetRules | None = store.rules.budgets
         self._durably = wait.durably
         self._keeps_an_hour = keeps_an_hour
-        dollars = () if self.rules is None else (each.name for each in self.rules.budgets if each.usd is not None)
-        self._counting = next(iter(dollars), None)
-        """A budget that counts dollars, so that each model needs a price."""
 
-    def rates(self, model: Model, thinking: str | None = None) -> CallRates:
+    def rates(self, model: Model, agent_id: str, thinking: str | None = None) -> CallRates:
         """Tell the most that a model's tokens cost.
 
         Raises:
-            ModelUnusable: dollars are counted, and it has no price.
+            ModelUnusable: dollars of the agent are counted, and the model has no price.
         """
         price = getattr(model, "dearest_price", None) or model.price
-        if price is None and self._counting is not None and not getattr(model, "is_free", False):
-            raise ModelUnusable(f"{model.ref} {no_price(model.ref, self._counting)}", model=model.ref)
+        if price is None and self.rules is not None and not getattr(model, "is_free", False):
+            counting = dollar_budget(self.rules.budgets, agent_id)
+            if counting is not None:
+                raise ModelUnusable(f"{model.ref} {no_price(model.ref, counting.name)}", model=model.ref)
         longest: int | None = getattr(model, "max_tokens", None)
         return call_rates(price, longest, thinking=thinking, keeps_an_hour=self._keeps_an_hour)
 
-    async def hold(self, key: str, run_id: str | None, model: Model, request: ModelRequest) -> HeldCall | None:
+    async def hold(
+        self, key: str, agent_id: str, run_id: str | None, model: Model, request: ModelRequest
+    ) -> HeldCall | None:
         """Reserve a call of a session; None without budgets.
 
         Raises:
@@ -52,7 +53,7 @@ class Holding:
         """
         if self.rules is None:
             return None
-        rates, hold_id = self.rates(model, request.thinking), new_id()
+        rates, hold_id = self.rates(model, agent_id, request.thinking), new_id()
         tokens = text_tokens(request.system) + sum(map(estimate_tokens, request.messages))
         amount = rates.highest(input_bound(tokens, 0))
         await self._durably(partial(self._store.hold_call, hold_id, amount, key, run_id))

@@ -129,7 +129,7 @@ class ModelCalls:
         if reply is None:
             raise ModelFailed("the model ended its stream without a reply", retryable=True)
         self._answered(model.ref)
-        return reply
+        return msgspec.structs.replace(reply, usage=reply.usage.sound)
 
     async def in_row(
         self,

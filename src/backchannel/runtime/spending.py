@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +16,9 @@ import msgspec
 
 from backchannel.agents.models import Models
 from backchannel.agents.registry import Agents
-from backchannel.config.budget_checks import no_price
+from backchannel.config.budget_checks import dollar_budget, no_price
+from backchannel.config.schema import Config
+from backchannel.config.schema_models import fallbacks_of, primary_of
 from backchannel.core.contracts import Clock, Model, ModelReply, ModelRequest
 from backchannel.core.facts import MessageAppended, TranscriptClosed
 from backchannel.core.money.amounts import (
@@ -26,7 +27,7 @@ from backchannel.core.money.amounts import (
     input_bound,
     read_reservation,
 )
-from backchannel.core.money.budgets import BudgetAnswer, BudgetSettings
+from backchannel.core.money.budgets import BudgetAnswer
 from backchannel.errors import StartupError
 from backchannel.runtime.active import ActiveRun
 from backchannel.runtime.approvals import Approvals
@@ -41,17 +42,20 @@ _LOOK_AGAIN_S = 0.5
 _MOST_SESSIONS = 4096
 
 
-def check_prices(budgets: Sequence[BudgetSettings], agents: Agents, models: Models) -> None:
+def check_prices(config: Config, agents: Agents, models: Models) -> None:
     """Check that dollars can be counted where a budget does so.
 
     Raises:
         StartupError: a model that may be asked has no known price.
     """
-    counting = next((budget for budget in budgets if budget.usd is not None and budget.match.agent_id is None), None)
-    if counting is not None:
-        for ref in agents.models():
-            if not models.has_price(ref):
-                raise StartupError(f"{ref} {no_price(ref, counting.name)}", model=ref)
+    asked = [(agent_id, ref) for agent_id in agents.ids() for ref in agents.models_of(agent_id)]
+    for job in config.cron.jobs:
+        named = (primary_of(job.model), *(fallbacks_of(job.model) or ()))
+        asked += [(job.agent_id or agents.default_id, ref) for ref in named if ref is not None]
+    for agent_id, ref in asked:
+        budget = dollar_budget(config.budgets, agent_id)
+        if budget is not None and not models.has_price(ref):
+            raise StartupError(f"{ref} {no_price(ref, budget.name)}", model=ref)
 
 
 class _Asked(NamedTuple):
@@ -98,8 +102,8 @@ class Spending(Service):
         """
         if self._rules is None:
             return prepared.request
-        rates = self._holding.rates(model, prepared.request.thinking)
         agent_id = active.session.agent_id
+        rates = self._holding.rates(model, agent_id, prepared.request.thinking)
         self._rules.quotes.learn(model.ref, rates, agent_id, prepared.prompt_tokens)
         amount = rates.highest(self._bound(active.session_id, model.ref, prepared))
         made = read_reservation(active.run.reserved)

@@ -153,7 +153,7 @@ class Summaries:
 
     async def _ask(self, job: CompactionJob, writer: Model, request: ModelRequest) -> ModelReply:
         """Ask for one chunk, as a call that budgets count."""
-        held = await self._holding.hold(job.key, job.run_id, writer, request)
+        held = await self._holding.hold(job.key, job.agent.id, job.run_id, writer, request)
         if held is None:
             return await self._answer(job, writer, request)
         used, is_billed = None, True

@@ -81,11 +81,12 @@ def growth_bound(told: int, more_tokens: int, more_pictures: int) -> int:
     return told + ceil(max(0, more_tokens) * BYTES_PER_ESTIMATE) + more_pictures * PICTURE_TOKENS + GROWTH_TOKENS
 
 
-def used_amount(usage: Usage) -> Amount | None:
-    """Return what a reply has cost; None if its provider told nothing."""
+def used_amount(usage: Usage, reserved: Amount) -> Amount | None:
+    """Return what a reply has cost; None if its provider told nothing. An unknown price counts as was reserved."""
     if usage.total == 0:
         return None
-    return Amount(ceil((usage.cost or 0) * 1_000_000 - _ROUNDING), usage.total)
+    usd = reserved.usd if usage.cost is None else ceil(usage.cost * 1_000_000 - _ROUNDING)
+    return Amount(usd, usage.total)
 
 
 class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -110,7 +110,7 @@ def release(tx: Tx, hold_id: str, used: Usage | None, *, is_billed: bool = True)
     if made is None:
         return
     if is_billed:
-        ledger.settle(tx, made, None if used is None else used_amount(used))
+        ledger.settle(tx, made, None if used is None else used_amount(used, made.amount))
     else:
         ledger.give_back(tx, made)
 

@@ -142,7 +142,7 @@ def settle_reply(tx: Tx, run: Run, usage: Usage) -> None:
     """Count the cost of a reply, in the commit that counts its step. The reservation is of the step before."""
     made = open_reservation(run.reserved, run.step - 1)
     if made is not None:
-        ledger.settle(tx, made, used_amount(usage))
+        ledger.settle(tx, made, used_amount(usage, made.amount))
 
 
 def end(tx: Tx, run: Run, *, is_billed: bool) -> str | None:
