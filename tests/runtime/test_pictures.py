@@ -34,7 +34,7 @@ async def ask(gateway: Gateway, text: str, *files: str) -> str:
     images = (ImageBlock(mime_type="image/png", file=file) for file in files)
     content = (*text_content(text), *images)
     run = (await gateway.runtime.submit(replace(request(MAIN, text), content=content))).run
-    return (await ended(gateway, run.id, timeout_s=20)).reply or ""  # the first of a provider imports its library
+    return (await ended(gateway, run.id, timeout_s=60)).reply or ""  # the first of a provider imports its library
 
 
 def images_in(asked: ModelRequest) -> list[bytes]:

@@ -50,7 +50,8 @@ class Messages:
             if isinstance(body.get("system"), str)
             else body.get("system", [])
         )
-        return first((*map(self._check_block, [*blocks, *system]), self._check_calls(messages)))
+        problems = (*map(self._check_block, [*blocks, *system]), self._check_calls(messages))
+        return first((*problems, self._check_thinking(body, messages)))
 
     def _merged(self, messages: list[Body]) -> list[tuple[str, list[Body]]]:
         merged: list[tuple[str, list[Body]]] = []
@@ -96,6 +97,18 @@ class Messages:
                 return "messages: `tool_use` ids must be unique, and the assistant's"
             waiting = set(calls)
         return None
+
+    def _check_thinking(self, body: Body, messages: list[tuple[str, list[Body]]]) -> str | None:
+        is_manual = body.get("thinking", {}).get("type") == "enabled"
+        if not is_manual or messages[-1][1][0]["type"] != "tool_result":
+            return None
+        kind = messages[-2][1][0]["type"]
+        if kind in ("thinking", "redacted_thinking"):
+            return None
+        return (
+            f"messages.{len(messages) - 2}.content.0.type: Expected `thinking` or `redacted_thinking`, but found "
+            f"`{kind}`. When `thinking` is enabled, a final `assistant` message must start with a thinking block"
+        )
 
     def frames(self, body: Body, answer: Answer) -> Iterator[Frame]:
         def event(kind: str, **data: Any) -> str:

@@ -195,6 +195,10 @@ async def _send(
 
 async def _stream(asked: Asked, writer: asyncio.StreamWriter, wire: Wire, answer: Answer) -> None:
     _write_head(writer, 200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+    if answer.breaks_at is not None:
+        writer.write(whole_stream(wire, asked.body, answer)[: answer.breaks_at])
+        await writer.drain()
+        return
     for frame in wire.frames(asked.body, answer):
         if frame.is_end and answer.ends != "whole":
             break
@@ -202,12 +206,21 @@ async def _stream(asked: Asked, writer: asyncio.StreamWriter, wire: Wire, answer
             if answer.reached is not None:
                 answer.reached.set()
             await _hold(asked, answer.gate)
-        data = frame.data.encode()
-        writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        writer.write(_chunk(frame.data))
         await writer.drain()
     if answer.ends != "broken":
         writer.write(b"0\r\n\r\n")
         await writer.drain()
+
+
+def whole_stream(wire: Wire, body: dict[str, Any], answer: Answer) -> bytes:
+    """Give all bytes of a streamed answer."""
+    return b"".join([*(_chunk(frame.data) for frame in wire.frames(body, answer)), b"0\r\n\r\n"])
+
+
+def _chunk(text: str) -> bytes:
+    data = text.encode()
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
 def _write_head(writer: asyncio.StreamWriter, status: int, headers: Mapping[str, str]) -> None:

@@ -42,6 +42,8 @@ class Answer:
     stop: Literal["length", "refusal"] | None = None
     ends: Literal["whole", "cut", "broken"] = "whole"
     """`cut`: the stream ends in order but too early; `broken`: the connection goes in the middle."""
+    breaks_at: int | None = None
+    """How many bytes of the body come before the connection goes."""
     gate: asyncio.Event | None = None
     """Holds the answer until it is set, before the text that `held_at` counts (or the end, when it is past them)."""
     held_at: int = 0

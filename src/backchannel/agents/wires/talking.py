@@ -36,6 +36,7 @@ _SENT_AT_ONCE = 128 * 1024
 _JOINED_AT_ONCE = 512
 """Elements, of some hundred bytes each."""
 _ENDING = b"]}"
+_MISSING_THOUGHT = "must start with a thinking block"
 _PATIENCE_S = 0.05
 """How long the end of a stream may take after its last event, for its connection to be used again."""
 
@@ -111,7 +112,10 @@ class WireModel:
         yield decoder.draft.reply()
 
     async def _open(self, request: ModelRequest, steps: tuple[bytes, ...]) -> httpx2.Response:
-        """Send a request until its answer begins. Requests for caching that it refuses are left out from then on."""
+        """Send a request until its answer begins.
+
+        Requests for caching that it refuses are left out from then on. Thinking that it refuses is left out once.
+        """
         while True:
             # Another request may learn something meanwhile. What counts is what was sent with this one.
             marks, key = self._marks, self._cache_key(request)
@@ -130,8 +134,17 @@ class WireModel:
                 await response.aclose()
                 raise
             await response.aclose()
-            if not self._learns(response.status_code, body, has_key=bool(key), has_marks=marks != "off"):
+            if request.thinking not in (None, "off") and self._wants_thought(response.status_code, body):
+                request = msgspec.structs.replace(request, thinking="off")
+            elif not self._learns(response.status_code, body, has_key=bool(key), has_marks=marks != "off"):
                 raise ProviderError(body, response.status_code, response.headers)
+
+    def _wants_thought(self, status: int, body: Any) -> bool:
+        """Tell whether the tools of this turn were called by another model, whose thinking cannot be sent here.
+
+        Anthropic's older models that think want their own thinking before such calls.
+        """
+        return status == 400 and self._endpoint.kind in ANTHROPIC_WIRES and _MISSING_THOUGHT in words_of(body)
 
     def _learns(self, status: int, body: Any, *, has_key: bool, has_marks: bool) -> bool:
         """Note that a compatible endpoint refuses a request for caching; false if that is not the reason."""
