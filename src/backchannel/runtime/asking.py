@@ -98,7 +98,7 @@ class Asking:
     async def _quickly(self, active: ActiveRun, setup: RunSetup, *, attempts: int) -> AskedReply:
         """Ask one model, and retry soon after a failure that may pass."""
         prepared = await self._conversations.request(active, setup)
-        active.mark, began = prepared.mark, self._clock.monotonic()
+        active.mark, began, hid_pictures = prepared.mark, self._clock.monotonic(), active.hides_pictures
         for attempt in range(1, ATTEMPTS + 1):
             asked_at = self._clock.monotonic()
             request = await self._spending.reserved(active, setup.model, prepared)
@@ -117,6 +117,7 @@ class Asking:
                         continue
                 if not failed.retryable or attempt >= attempts or self._takes_long(failed, began):
                     active.forgive(asked_at)
+                    active.hides_pictures = hid_pictures  # they were not the reason: another model may see them
                     raise
                 await self._back_off(active, failed, attempt)
                 active.forgive(asked_at)
