@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from backchannel.core.delivery.delivery import INSTEAD, Part
-from backchannel.core.delivery.outgoing import FileCopy, TakenFile
+from backchannel.core.delivery.outgoing import FileCopy, TakenFile, write_file
 from backchannel.core.delivery.received import clean_file_name, clean_note, image_type, shown_size
 
 MAX_FILE_BYTES = 20 * 1024 * 1024
@@ -46,8 +44,7 @@ def file_parts(delivery_id: str, files: Iterable[FileCopy], limit: int, *, after
 
 def _part(delivery_id: str, n: int, copy: FileCopy, limit: int) -> Part:
     if copy.size <= limit:
-        stored = msgspec.json.encode(copy).decode()
-        return Part(delivery_id=delivery_id, n=n, text=copy.caption or "", file=stored)
+        return Part(delivery_id=delivery_id, n=n, text=copy.caption or "", file=write_file(copy))
     why = "this chat takes no files" if not limit else f"this chat takes files up to {shown_size(limit)}"
     return Part(delivery_id=delivery_id, n=n, text=instead_line(copy, why), purpose=INSTEAD)
 

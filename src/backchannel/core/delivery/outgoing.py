@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from backchannel.core.stored import StoredForm
+
 
 class Button(msgspec.Struct, frozen=True):
     """A button under a message. A press of it is an inbound event with the value."""
@@ -13,17 +15,17 @@ class Button(msgspec.Struct, frozen=True):
     """The command that it stands for, at most 64 bytes."""
 
 
-_BUTTONS = msgspec.json.Decoder(tuple[Button, ...])
+_BUTTONS: StoredForm[tuple[Button, ...]] = StoredForm(tuple[Button, ...])
 
 
 def write_buttons(buttons: tuple[Button, ...]) -> str | None:
     """Write buttons as their row stores them."""
-    return msgspec.json.encode(buttons).decode() if buttons else None
+    return _BUTTONS.write(buttons) if buttons else None
 
 
 def read_buttons(stored: str | None) -> tuple[Button, ...]:
     """Read buttons as their row stores them."""
-    return () if stored is None else _BUTTONS.decode(stored)
+    return () if stored is None else _BUTTONS.read(stored)
 
 
 class TakenFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,17 +49,28 @@ class FileCopy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     caption: str | None = None
 
 
-_FILES = msgspec.json.Decoder(tuple[FileCopy, ...])
+_FILE: StoredForm[FileCopy] = StoredForm(FileCopy)
+_FILES: StoredForm[tuple[FileCopy, ...]] = StoredForm(tuple[FileCopy, ...])
 
 
 def write_files(files: tuple[FileCopy, ...]) -> str | None:
     """Write files as their row stores them."""
-    return msgspec.json.encode(files).decode() if files else None
+    return _FILES.write(files) if files else None
 
 
 def read_files(stored: str | None) -> tuple[FileCopy, ...]:
     """Read files as their row stores them."""
-    return () if stored is None else _FILES.decode(stored)
+    return () if stored is None else _FILES.read(stored)
+
+
+def write_file(file: FileCopy) -> str:
+    """Write a file as the row of its part stores it."""
+    return _FILE.write(file)
+
+
+def read_file(stored: str) -> FileCopy:
+    """Read a file as the row of its part stores it."""
+    return _FILE.read(stored)
 
 
 class OutboundFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec.structs import replace
 
 from backchannel.core.delivery.attached import instead_line
@@ -27,7 +26,7 @@ from backchannel.core.delivery.delivery import (
     state_of,
 )
 from backchannel.core.delivery.drafts import LEFT_BEHIND, DraftBefore
-from backchannel.core.delivery.outgoing import Button, FileCopy, read_buttons
+from backchannel.core.delivery.outgoing import Button, FileCopy, read_buttons, read_file
 from backchannel.core.sessions import WEBCHAT
 from backchannel.storage.tables import DELIVERIES, DELIVERY_PARTS
 from backchannel.storage.tx import ALIVE, Tx, required
@@ -85,7 +84,7 @@ def _edited(tx: Tx, delivery: Delivery) -> str | None:
 
 
 def _file(part: Part) -> FileCopy | None:
-    return None if part.file is None else msgspec.json.decode(part.file, type=FileCopy)
+    return None if part.file is None else read_file(part.file)
 
 
 def _buttons(tx: Tx, claimed: PartClaimed) -> tuple[Button, ...]:
