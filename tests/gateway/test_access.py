@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 
 ADMIN = {
     "agents.forget",
+    "budgets.reset",
     "cron.add",
     "cron.remove",
     "cron.update",

@@ -125,13 +125,14 @@ async def test_a_transcript_that_a_reset_replaced_is_found_and_read_by_its_id(sh
         await at.client.ask("sessions.reset", key="main")
         now = await at.client.ask("sessions.search", query="red", scope={})
         ever = await at.client.ask("sessions.search", query="red")
-        past = await at.client.ask("chat.history", sessionKey=old)
-        within = await at.client.ask("chat.search", sessionKey=old, query="shoes")
+        past = await at.client.ask("chat.history", sessionKey="main", transcriptId=old)
+        within = await at.client.ask("chat.search", sessionKey="main", transcriptId=old, query="shoes")
+        other = await at.client.refused("chat.history", {"sessionKey": "cron:a", "transcriptId": old})
         present = await at.client.ask("chat.history", sessionKey="main")
         await at.client.ask("sessions.delete", key="agent:main:cron:a")
         deleted = (await at.client.ask("sessions.search", query="hats"))["results"][0]
         gone = await at.client.ask("chat.history", sessionKey=deleted["sessionId"])
-    assert now["results"] == []
+    assert now["results"] == [] and other["details"]["code"] == "session_not_found"
     assert [(each["messageId"], each["sessionId"]) for each in ever["results"]] == [("one", old)]
     assert [message["id"] for message in past["messages"]] == ["one"] and past["sessionId"] == old
     assert [match["messageId"] for match in within["matches"]] == ["one"]

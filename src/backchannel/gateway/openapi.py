@@ -192,6 +192,9 @@ def _paths(parts: GatewayParts) -> Iterator[tuple[str, Schema]]:
     yield "/readyz", {"get": _operation("Whether messages can be accepted", ready, _ANYBODY, who=None)}
     yield "/metrics", {"get": _operation("Figures for Prometheus", {200: CONTENT_TYPE}, _LET_IN)}
     yield "/openapi.json", {"get": _operation("This description", {200: {"type": "object"}}, _LET_IN)}
+    sent = _operation("A file that an agent sent", {200: "application/octet-stream"}, (404, *_LET_IN))
+    named = [{"name": name, "in": "path", "required": True, "schema": _NAME} for name in ("file", "name")]
+    yield "/media/{file}/{name}", {"get": {**sent, "parameters": named}}
     calls = {"oneOf": [_ref(_call_name(tool)) for tool in SESSION_TOOLS]}
     yield "/tools/invoke", {"post": _operation("Call a session tool", {200: ToolResult}, _POSTED, body=calls)}
     if parts.config.hooks.enabled:
@@ -233,7 +236,8 @@ def _openai_paths(agent_id: str) -> Iterator[tuple[str, Schema]]:
     yield f"{OPENAI_AT}models", {"get": models}
 
 
-_ID: Schema = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+_NAME: Schema = {"type": "string", "minLength": 1}
+_ID: Schema = {"name": "id", "in": "path", "required": True, "schema": _NAME}
 
 
 def _response_paths() -> Iterator[tuple[str, Schema]]:

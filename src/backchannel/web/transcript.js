@@ -62,9 +62,9 @@ export class Transcript {
     this.#changed = changed;
   }
 
-  /** What reading methods are given for `sessionKey`. */
+  /** What reading methods are given to name this transcript. */
   get address() {
-    return this.pastId ?? this.key;
+    return { sessionKey: this.key, ...(this.pastId && { transcriptId: this.pastId }) };
   }
 
   start() {
@@ -97,7 +97,7 @@ export class Transcript {
     const [first] = this.messages;
     if (!this.hasOlder || !first) return;
     const sessionId = this.sessionId;
-    const page = await gateway.call("chat.history", { sessionKey: this.address, before: first.id, limit });
+    const page = await gateway.call("chat.history", { ...this.address, before: first.id, limit });
     if (page.sessionId !== sessionId || this.messages[0] !== first) return;
     const older = page.messages.filter((message) => !this.#ids.has(message.id));
     older.forEach((message) => this.#ids.add(message.id));
@@ -180,7 +180,7 @@ export class Transcript {
     for (;;) {
       let page;
       try {
-        page = await gateway.call("chat.history", { sessionKey: this.address, after, limit: PAGE });
+        page = await gateway.call("chat.history", { ...this.address, after, limit: PAGE });
       } catch (error) {
         if (error.kind !== "NOT_FOUND" || error.code === "session_not_found") throw error;
         return this.#readNewest(); // the row is in another transcript: the session was reset
@@ -194,7 +194,7 @@ export class Transcript {
   }
 
   async #readNewest() {
-    const page = await gateway.call("chat.history", { sessionKey: this.address, limit: FIRST_PAGE });
+    const page = await gateway.call("chat.history", { ...this.address, limit: FIRST_PAGE });
     if (this.sessionId !== undefined && page.sessionId !== this.sessionId) {
       this.live.clear();
       this.notes = this.notes.slice(-1).map((note) => ({ ...note, after: undefined })); // the answer to /new
@@ -224,7 +224,7 @@ export class Transcript {
   async readMorePending() {
     const cursor = this.#pendingNext;
     if (!cursor) return;
-    const page = await gateway.call("chat.history", { sessionKey: this.address, limit: 1, pendingCursor: cursor });
+    const page = await gateway.call("chat.history", { ...this.address, limit: 1, pendingCursor: cursor });
     if (page.sessionId !== this.sessionId || cursor !== this.#pendingNext) return;
     this.#morePending = [...this.#morePending, ...page.pending];
     this.pending = [...this.pending, ...page.pending];

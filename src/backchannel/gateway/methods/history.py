@@ -14,7 +14,7 @@ from backchannel.core.keys import SessionKey
 from backchannel.core.messages import FIRST_PENDING, PendingPlace, encode_message
 from backchannel.core.runs import RunState
 from backchannel.core.sessions import OpenedSession, Session
-from backchannel.errors import InvalidRequest, SessionIdReplaced, SessionNotFound
+from backchannel.errors import InvalidRequest, SessionNotFound
 from backchannel.gateway.addressing import check_agent, find_session_or_main, resolve
 from backchannel.gateway.calls import Call, method
 from backchannel.gateway.openclaw.lines import pending_inputs, placed_all
@@ -34,6 +34,8 @@ _PENDING_SHOWN = 100
 class ChatHistoryParams(SharedParams, frozen=True, kw_only=True):
     session_key: str
     agent_id: str | None = None
+    transcript_id: str | None = None
+    """An earlier transcript of the session, from before a reset."""
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = LISTED
     max_bytes: Annotated[int, Meta(ge=SHORTEST_ANSWER)] | None = None
     before: str | None = None
@@ -77,11 +79,14 @@ class OpenedChat(ChatHistory, frozen=True, kw_only=True):
 async def chat_history(call: Call, params: ChatHistoryParams) -> OpenedChat:
     """Reads a session's transcript, oldest first, as it is stored.
 
-    A session that does not exist yet is empty and has no `sessionId`: its first message makes it. A deleted session and
-    a transcript that a reset replaced are read by their ids. OpenClaw's clients with a name that begins with
-    `openclaw-` get messages as `chat.startup` shows them.
+    A session that does not exist yet is empty and has no `sessionId`: its first message makes it. A deleted session is
+    read by its id. OpenClaw's clients with a name that begins with `openclaw-` get messages as `chat.startup` shows
+    them.
     """
-    key, session = await session_or_new(call, params.session_key, params.agent_id)
+    if params.transcript_id is None:
+        key, session = await session_or_new(call, params.session_key, params.agent_id)
+    else:
+        key, session = await earlier(call, params.session_key, params.agent_id, params.transcript_id)
     return await open_chat(call, key, session, params)
 
 
@@ -109,7 +114,7 @@ async def open_chat(
 ) -> OpenedChat:
     """Read the end of a session's transcript, or the page asked for, and what a client shows beside it."""
     parts = call.parts
-    if session is None or not _is_over(session, params.session_key):
+    if session is None or not _is_over(session, params.transcript_id or params.session_key):
         call.subscriptions.watch(call.subscriber, str(key))  # before it is read, so that no event is missed
     with call.subscriptions.hearing_ends(str(key)) as ended:
         history, opened = await read_history(
@@ -223,22 +228,38 @@ def fit(lines: Iterable[bytes], max_bytes: int) -> tuple[list[Raw], bool]:
 
 
 async def session_or_main(call: Call, text: str, agent_id: str | None) -> tuple[SessionKey, Session | None]:
-    """Find a session to read, or an ended transcript by its id; a main session may have no row yet."""
+    """Find a session to read, or a deleted one by its id; a main session may have no row yet."""
     try:
         at, session = await find_session_or_main(call.parts, text, agent_id)
-    except (SessionIdReplaced, SessionNotFound):
-        if (ended := await _ended(call.parts, text)) is None:
+    except SessionNotFound:
+        if (deleted := await _ended(call.parts, text, "deleted")) is None:
             raise
-        return SessionKey.stored(ended.key), ended
+        return SessionKey.stored(deleted.key), deleted
     return at.key, session
 
 
-async def _ended(parts: GatewayParts, text: str) -> Session | None:
-    """Find an ended transcript by its id: of a deleted session, or from before a reset."""
+async def earlier(call: Call, text: str, agent_id: str | None, transcript_id: str) -> tuple[SessionKey, Session]:
+    """Find a transcript of a session by its id, as a session that is over.
+
+    Raises:
+        SessionNotFound: the session has no such transcript.
+    """
+    key = (await resolve(call.parts, text, agent_id)).key
+    session = await _ended(call.parts, transcript_id)
+    if session is None or session.key != str(key):
+        raise SessionNotFound(
+            f"{text} has no ended transcript {transcript_id!r} (transcripts.list shows those there are)", key=text
+        )
+    return key, session
+
+
+async def _ended(parts: GatewayParts, text: str, reason: str | None = None) -> Session | None:
+    """Find an ended transcript by its id, or None if it ended for another reason than that."""
     entry = await parts.store.session_by_id(text.strip().lower())
-    is_ended = entry is not None and entry.end_reason not in (None, "importing")
-    session = await parts.store.session(entry.key) if entry is not None and is_ended else None
-    if entry is None or session is None or session.session_id == entry.session_id:
+    if entry is None or entry.end_reason in (None, "importing") or entry.end_reason != (reason or entry.end_reason):
+        return None
+    session = await parts.store.session(entry.key)
+    if session is None or session.session_id == entry.session_id:
         return session
     return msgspec.structs.replace(
         session,

@@ -17,7 +17,7 @@ from backchannel.core.sessions import Session
 from backchannel.errors import SessionIdReplaced, SessionNotFound
 from backchannel.gateway.addressing import find_session
 from backchannel.gateway.calls import Call, method
-from backchannel.gateway.methods.history import session_or_main
+from backchannel.gateway.methods.history import earlier, session_or_main
 from backchannel.gateway.methods.sessions import row_of
 from backchannel.openclaw.rows import SessionRow
 from backchannel.wire.frames import TokenScope
@@ -31,6 +31,8 @@ class ChatSearchParams(Params, frozen=True, kw_only=True):
     session_key: str
     query: Annotated[str, Meta(min_length=1, max_length=LONGEST_QUERY)]
     agent_id: str | None = None
+    transcript_id: str | None = None
+    """An earlier transcript of the session, from before a reset."""
     before: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = _FOUND
 
@@ -58,7 +60,10 @@ async def chat_search(call: Call, params: ChatSearchParams) -> ChatFound:
     The query is written as for `sessions_search`; its last word may be unfinished. Tools are searched too.
     """
     query = parse_query(params.query, is_open=True)
-    _, session = await session_or_main(call, params.session_key, params.agent_id)
+    if params.transcript_id is None:
+        _, session = await session_or_main(call, params.session_key, params.agent_id)
+    else:
+        _, session = await earlier(call, params.session_key, params.agent_id, params.transcript_id)
     if session is None:
         return ChatFound(matches=[], has_more=False)
     found = await call.parts.store.search(
@@ -125,8 +130,8 @@ async def sessions_search(call: Call, params: SessionsSearchParams) -> SessionsF
     """Finds words in all sessions, or in those named, best first.
 
     The query is written as for the tool `sessions_search`; its last word may be unfinished. Deleted sessions count, and
-    transcripts that a reset has replaced: `chat.history` reads them by `sessionId`. With a `scope` they count only if
-    its `archived` is `all`.
+    transcripts that a reset has replaced: `chat.history` reads them, with the `sessionId` of the hit as `transcriptId`.
+    With a `scope` they count only if its `archived` is `all`.
     """
     scope = params.scope or SearchScope(archived="all")
     keys = await _keys(call, params)

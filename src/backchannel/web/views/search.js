@@ -86,7 +86,7 @@ export function FoundMessages({ query }) {
 
 async function searchPage(transcript, query, before) {
   if (!gateway.knows("chat.search")) return searchLoaded(transcript, query);
-  return gateway.call("chat.search", { sessionKey: transcript.address, query: query.trim(), ...(before && { before }) });
+  return gateway.call("chat.search", { ...transcript.address, query: query.trim(), ...(before && { before }) });
 }
 
 function searchLoaded(transcript, query) {
