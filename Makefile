@@ -90,7 +90,7 @@ interop: $(VENV)/.ready needs ## Try at length: clients and servers of others (M
 soak: $(VENV)/.ready needs ## Kill and stop it for a minute under exchanges, commands, approvals, MCP and Telegram; FOR=600 takes longer, SEED=1 repeats one
 	@$(BIN)/python -m tests.soak.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))
 
-soak-cluster: $(VENV)/.ready ## Race gateways on one PostgreSQL, then kill and pause them for a minute; FOR and SEED as for `soak`
+soak-cluster: $(VENV)/.ready ## Race gateways on one PostgreSQL, then kill and pause them for a minute, and while they spend a budget; FOR and SEED as for `soak`
 	@$(BIN)/python -m tests.cluster.soak $(if $(FOR),--seconds $(FOR)) $(if $(SEED),--seed $(SEED))
 
 check: $(VENV)/.ready ## Format, lint and types

@@ -18,6 +18,7 @@ from backchannel.core.policy.approvals import ApprovalDecided, ApprovalState
 from backchannel.core.runs import RunState
 from backchannel.errors import BudgetExceeded
 from backchannel.gateway.app import Gateway
+from tests.support.clocks import StageClock
 from tests.support.gateways import CONFIG, dying, ended, held, running
 
 pytestmark = pytest.mark.anyio
@@ -174,6 +175,41 @@ async def test_a_call_that_a_crash_cut_off_counts_whole_and_its_run_goes_on(tmp_
         row = await state_of(gateway)
         assert (row.open_usd, row.open_tokens, row.runs) == (0, 0, 1)
         assert row.usd == whole.usd + round(model.bill * 1_000_000)
+
+
+async def test_a_budget_that_is_taken_away_and_comes_back_with_another_unit_counts_on(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+    async with dying(tmp_path, Biller(replies=[held(reached=begun)]), config=with_budgets({"usd": 10.0})) as gateway:
+        await gateway.submit("main", "hello", run_id="r")
+        await begun.wait()
+        whole = await state_of(gateway)
+    free = ScriptedModel(replies=lambda request: "done")
+    async with running(tmp_path, free, config=CONFIG) as gateway:
+        assert (await ended(gateway, "r")).state is RunState.OK
+    async with running(tmp_path, Biller(), config=with_budgets({"tokens": 10**6})) as gateway:
+        back = await state_of(gateway)
+        assert (back.usd, back.tokens, back.runs) == (whole.usd, whole.tokens, 1), "the call that was cut off counts"
+        assert (back.open_usd, back.open_tokens) == (0, 0)
+        await gateway.ask("main", "again")
+        assert (await state_of(gateway)).runs == 2
+
+
+async def test_a_budget_that_begins_anew_keeps_the_calls_under_way_and_its_window_may_pass(tmp_path: Path) -> None:
+    clock, gate, begun = StageClock.held("2026-05-04T12:59:00"), asyncio.Event(), asyncio.Event()
+    reply = Reply(text="done", usage=Usage(input=100, output=10), gate=gate, reached=begun)
+    config = with_budgets({"usd": 10.0, "per": "hour"}, {"usd": 10.0})
+    async with running(tmp_path, Biller(replies=[reply, "next"]), config=config, clock=clock) as gateway:
+        await gateway.submit("main", "hello", run_id="r")
+        await begun.wait()
+        for name in ("b0", "b1"):
+            await gateway.store.reset_budget(name)
+        assert (await state_of(gateway, 1)).usd == (await state_of(gateway, 1)).open_usd > 0
+        clock.move_on(120)
+        gate.set()
+        assert (await ended(gateway, "r")).state is RunState.OK
+        assert (await gateway.store.budgets())[0].rows == [], "it counts in the hour in which it began"
+        in_all = await state_of(gateway, 1)
+        assert (in_all.usd, in_all.open_usd, in_all.tokens) == (2000, 0, 110)
 
 
 async def test_a_refused_call_is_given_back_and_one_that_broke_off_counts(tmp_path: Path) -> None:
