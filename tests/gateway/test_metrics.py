@@ -11,7 +11,7 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from backchannel.agents.scripted import Reply, ScriptedModel
-from backchannel.core.contracts import ModelFailed
+from backchannel.core.contracts import ModelFailed, Price
 from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.messages import Usage
 from backchannel.gateway.app import RunFailed
@@ -81,6 +81,25 @@ async def test_summaries_are_counted_like_replies(tmp_path: Path) -> None:
     cached = "backchannel_tokens_total direction=cache_read provider=scripted"
     assert told[cached] - before.get(cached, 0) == 200
     assert told["backchannel_cost_dollars_total provider=scripted"] == 0.5
+
+
+async def test_budgets_are_told_with_what_all_subjects_spent_and_no_label_for_a_subject(tmp_path: Path) -> None:
+    reply = Reply(text="hi", usage=Usage(input=30, output=10, cost=0.5))
+    budget = {"name": "talk", "scope": "session", "per": "day", "runs": 2, "then": "warn"}
+    model = ScriptedModel(replies=[reply] * 3, price=Price(input=1.0, output=1.0))
+    dollars = {"name": "all", "scope": "gateway", "per": "total", "usd": 4, "then": "stop"}
+    async with desk(tmp_path, {}, model=model, budgets=[budget, dollars]) as world:
+        for key in ("agent:main:one", "agent:main:one", "agent:main:two"):
+            await world.gateway.ask(key, "hello")
+        told = await samples(world)
+    by_unit = "budget=talk unit=runs"
+    assert told[f"backchannel_budget_limit {by_unit}"] == 2
+    assert told[f"backchannel_budget_spent {by_unit}"] == 3
+    assert told[f"backchannel_budget_fullest_share {by_unit}"] == 1
+    assert told["backchannel_budget_spent budget=all unit=usd"] == 1.5
+    assert told["backchannel_budget_reserved budget=all unit=usd"] == 0
+    assert told["backchannel_budget_runs_waiting budget=all unit=usd"] == 0
+    assert told["backchannel_problems code=budget_used_up"] == 1
 
 
 async def test_slots_are_counted_by_kind_and_agent(tmp_path: Path) -> None:

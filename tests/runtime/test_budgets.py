@@ -18,8 +18,11 @@ from backchannel.core.policy.approvals import ApprovalDecided, ApprovalState
 from backchannel.core.runs import RunState
 from backchannel.errors import BudgetExceeded
 from backchannel.gateway.app import Gateway
+from backchannel.gateway.condition import examine
+from backchannel.wire.shapes import plain
 from tests.support.clocks import StageClock
 from tests.support.gateways import CONFIG, dying, ended, held, running
+from tests.support.resting import at_rest
 
 pytestmark = pytest.mark.anyio
 
@@ -126,6 +129,48 @@ async def test_owners_are_asked_once_and_each_approval_grants_the_same_amount_ag
         await gateway.store.answer_approval(second, ApprovalDecided.APPROVE, OWNER)
         assert [(await ended(gateway, f"r{n}")).state for n in range(3)] == [RunState.OK] * 3
         assert (await state_of(gateway)).granted == 2
+
+
+async def test_runs_that_wait_for_money_say_so_and_status_tells_the_budget_and_its_end(tmp_path: Path) -> None:
+    config = with_budgets({"runs": 1, "then": "ask", "per": "month"}, {"runs": 9, "name": "roomy"})
+    async with running(tmp_path, Biller(), config=config) as gateway:
+        await gateway.submit("agent:main:s0", "hello", run_id="r0")
+        await ended(gateway, "r0")
+        for n in (1, 2):
+            await gateway.submit(f"agent:main:s{n}", "hello", run_id=f"r{n}")
+        await _wait_for_money(gateway, 2)
+        listed = await gateway.store.runs(limit=9)
+        rows = {run.id: plain(gateway.parts.rows.run(run)) for run in listed}
+        assert [rows[f"r{n}"].get("waitsFor") for n in range(3)] == [None, *[{"kind": "budget", "budget": "b0"}] * 2]
+        problems = {problem.code: problem.message for problem in (await examine(gateway.parts)).problems}
+        spent = problems["budget_used_up"]
+        assert spent.startswith("The budget b0 has spent 1 run of 1 run this month; it begins anew at 20")
+        assert problems["runs_waiting_for_budget"] == "2 runs wait for the budget b0."
+        await gateway.store.reset_budget("b0")
+        await _wait_for_money(gateway, 1)
+
+
+async def _wait_for_money(gateway: Gateway, runs: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if (await gateway.store.budgets())[0].waiting == runs:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_what_was_spent_is_told_by_day_by_agent_and_by_tree(tmp_path: Path) -> None:
+    spawn = Reply(calls=(call("sessions_spawn", {"task": "dig"}),), usage=Usage(input=10, output=5, cost=0.25))
+    said = Reply(text="done", usage=Usage(input=1, output=1, cost=0.5))
+    async with running(tmp_path, ScriptedModel(replies=[spawn, *[said] * 9], price=PRICE), config=CONFIG) as gateway:
+        await gateway.submit("agent:main:top", "hello")
+        await at_rest(gateway)
+        await gateway.ask("agent:main:other", "hello")
+        found = await gateway.store.spending_by_tree(since=0, until=gateway.parts.clock.now_ms() + 1, limit=1)
+        ((key, session, used),) = found.trees
+        assert (key, found.total, session and session.key) == ("agent:main:top", 2, "agent:main:top")
+        together = found.sums.agents["main"]
+        assert len(found.sums.sessions) == 3 and used.runs == together.runs - 1 and used.cost == together.cost - 0.5
+        assert sum(day.cost for day in found.sums.together.days.values()) == together.cost
 
 
 async def test_a_denial_ends_what_waits_and_later_messages_are_refused(tmp_path: Path) -> None:

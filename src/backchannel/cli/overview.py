@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from backchannel.cli import answers
 from backchannel.cli.client import ANSWER_S, GatewayClient, Payload, convert
-from backchannel.cli.commands.runs import WAIT_TEXTS
+from backchannel.cli.commands.runs import waits_text
 from backchannel.cli.failures import retry_text
 from backchannel.cli.live import LOOK_AGAIN_S
 
@@ -88,8 +88,8 @@ class RunActivity:
 
     def of(self, run: answers.RunRow, model: str | None) -> str:
         """Describe the activity of a running run, on a session with this model."""
-        if run.waiting_for in WAIT_TEXTS:
-            return WAIT_TEXTS[run.waiting_for]
+        if waits := waits_text(run):
+            return waits
         calls = list(self._calls.get(run.run_id, {}).values())
         if calls:
             return f"{calls[0]} and {len(calls) - 1} more" if len(calls) > 1 else calls[0]

@@ -222,6 +222,8 @@ def _what_of(seen: OverviewSnapshot, run: answers.RunRow, now_ms: int) -> str:
 
 
 def _status_of(run: answers.RunRow) -> str:
+    if run.waits_for is not None and run.waits_for.budget is not None:
+        return "waits"
     if run.resume_at is None:
         return run.status
     return "set aside" if run.waits_for is None else "waits"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from backchannel.core.keys import SessionKey
+from backchannel.core.sessions import Session
 
 
 class UsedTogether(NamedTuple):
@@ -38,6 +39,10 @@ class UsedSum:
     tokens_out: int = 0
     cost: float = 0.0
     unpriced: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_in + self.tokens_out
 
     def add(self, used: UsedTogether | UsedSum) -> None:
         self.runs += used.runs
@@ -80,6 +85,16 @@ class UsedBySession:
     agents: dict[str, UsedSum] = field(default_factory=lambda: defaultdict(UsedSum))
     is_part: bool = False
     """Whether not all runs were looked at."""
+
+
+class UsedByTree(NamedTuple):
+    """What the runs of trees of sessions used."""
+
+    sums: UsedBySession
+    trees: list[tuple[str, Session | None, UsedSum]]
+    """The dearest, each by the session at its top, which may be deleted."""
+    total: int
+    """How many trees there are."""
 
 
 def sum_up(rows: Iterable[UsedTogether], *, is_part: bool = False) -> UsedBySession:

@@ -21,6 +21,8 @@ from backchannel.config.defaults import needs_default_model
 from backchannel.config.schema import DEMO_MODEL
 from backchannel.config.schema_models import fallbacks_of, primary_of
 from backchannel.core.contracts import FollowingClock
+from backchannel.core.money.budgets import BudgetState, spent_share
+from backchannel.core.money.texts import problem_text
 from backchannel.core.records import Troubles
 from backchannel.errors import Unavailable, UnknownModel
 from backchannel.gateway.parts import GatewayParts
@@ -48,6 +50,7 @@ class Amounts:
     sessions: dict[str, int]
     approvals: int
     pairings: int
+    budgets: list[BudgetState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ async def _read_amounts(parts: GatewayParts) -> Amounts:
         sessions=await store.session_counts(),
         approvals=await store.approvals_pending(),
         pairings=await store.pairings_pending(),
+        budgets=await store.budgets(),
     )
 
 
@@ -353,6 +357,22 @@ def _runs(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
         yield HealthProblem(code="runs_set_aside", message=message, hint=hint)
 
 
+def _budgets(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
+    """Find the budgets of which much or all is spent, each by its fullest subject, and the runs that wait for one."""
+    for state in amounts.budgets:
+        budget = state.budget
+        row = max(state.rows, key=lambda each: (each.denied, spent_share(budget, each)), default=None)
+        share = 0.0 if row is None else spent_share(budget, row)
+        if row is not None and (row.denied or share >= min(1, budget.warns_at)):
+            code = "budget_used_up" if row.denied or share >= 1 else "budget_low"
+            hint = f"`backchannel budgets` shows it, and `backchannel budgets reset {budget.name}` begins it anew."
+            yield HealthProblem(code=code, message=problem_text(state, row), hint=hint)
+        if state.waiting:
+            message = f"{_count(state.waiting, 'run waits', 'runs wait')} for the budget {budget.name}."
+            hint = "`backchannel approvals` lists what owners are asked. Others wait for the calls under way."
+            yield HealthProblem(code="runs_waiting_for_budget", message=message, hint=hint)
+
+
 def _agents(parts: GatewayParts, amounts: Amounts) -> Iterator[HealthProblem]:
     for agent_id, count in amounts.awaited.items():
         if parts.agents.missing(agent_id) is MissingAgent.AGENT:
@@ -399,6 +419,7 @@ _COUNTED: tuple[Callable[[GatewayParts, Amounts], Iterator[HealthProblem]], ...]
     _deliveries,
     _runs,
     _models_down,
+    _budgets,
     _agents,
     _cron,
 )

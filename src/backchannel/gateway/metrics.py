@@ -18,6 +18,8 @@ from starlette.types import Message, Scope, Send
 from backchannel.core.delivery.delivery import DeliveryState
 from backchannel.core.facts import DeliveryChanged, JobSkipped, MessageAppended, RunChanged
 from backchannel.core.messages import Role, Usage
+from backchannel.core.money.amounts import amount_in_unit
+from backchannel.core.money.budgets import BudgetState, spent_share
 from backchannel.core.policy.checks import JobSkip
 from backchannel.core.runs import Run, RunKind, RunState
 from backchannel.core.supervision import ServiceHealth
@@ -154,6 +156,29 @@ def _counted(amounts: Amounts) -> Iterator[Metric]:
     yield _gauge("runs_waiting", "Queued runs that wait for a model.", troubles.runs_waiting)
     yield _gauge("deliveries", "Deliveries that are not settled.", [(("waiting",), in_line), *lost], ("state",))
     yield _gauge("cron_jobs", "Jobs that come by the clock.", troubles.jobs)
+    yield from _budgets(amounts.budgets)
+
+
+def _budgets(states: list[BudgetState]) -> Iterator[Metric]:
+    """Show what is spent of each budget by all its subjects together: sessions and senders are too many for labels."""
+
+    def of_each(amount: Callable[[BudgetState], float]) -> Samples:
+        return [((state.budget.name, state.budget.unit), amount(state)) for state in states]
+
+    def in_unit(state: BudgetState, amount: int) -> float:
+        return amount_in_unit(amount, state.budget.unit)
+
+    label = ("budget", "unit")
+    limits = of_each(lambda state: in_unit(state, state.budget.limit))
+    yield _gauge("budget_limit", "The amount that each subject of a budget may spend.", limits, label)
+    spent = of_each(lambda state: in_unit(state, state.spent))
+    yield _gauge("budget_spent", "What all subjects have spent in the current window.", spent, label)
+    held = of_each(lambda state: in_unit(state, state.reserved))
+    yield _gauge("budget_reserved", "What calls under way may cost at most, besides.", held, label)
+    fullest = of_each(lambda state: max((spent_share(state.budget, row) for row in state.rows), default=0.0))
+    yield _gauge("budget_fullest_share", "The part that the fullest subject has spent; 1 is all.", fullest, label)
+    waiting = of_each(lambda state: state.waiting)
+    yield _gauge("budget_runs_waiting", "Runs that wait for a budget.", waiting, label)
 
 
 def _gauge(name: str, what: str, samples: Samples | float, labels: tuple[str, ...] = ()) -> Metric:

@@ -79,7 +79,6 @@ from backchannel.storage.units.contact import attachments, proofs
 from backchannel.storage.units.flows import exchanges, spawns
 from backchannel.storage.units.money import calls as call_units
 from backchannel.storage.units.money import questions as question_units
-from backchannel.storage.views import budgets as budget_views
 from backchannel.storage.views import contexts, exchange_lists, exports, families, lookups, run_lists, searching, shown
 from backchannel.storage.views import open_work as open_views
 from backchannel.storage.views import spending as spending_units
@@ -159,7 +158,7 @@ class Store(ScheduleUnits):
     reserve_call = write_within(call_units.reserve, run_units.session_held)
     hold_call = write_within(call_units.hold, lambda hold_id, amount, key, *_: key)
     reset_budget = write(question_units.reset)
-    budgets = read(budget_views.current)
+    budgets = read(spending_units.budgets)
     release_hold = write_within(call_units.release, lambda *_: "budgets")
     note_retry = write_within(steps.note_retry, run_units.session_held)
     wait_for_model = write_within(model_waits.wait, run_units.session_held)
@@ -276,6 +275,7 @@ class Store(ScheduleUnits):
     sessions_with_uuid = read(lookups.with_uuid)
     troubles = read(trouble_units.look)
     spending = read(spending_units.look)
+    spending_by_tree = read(spending_units.look_by_tree)
     spending_by_session = read(spending_units.look_by_session)
     delivery_counts = read(trouble_units.delivery_counts)
     remember_default_model = write(recovery.remember_default_model)

@@ -14,6 +14,7 @@ from backchannel.core.delivery.delivery import Delivery, Receipt
 from backchannel.core.keys import Kind, SessionKey, row_channel
 from backchannel.core.messages import Message
 from backchannel.core.models.model_wait import read_wait
+from backchannel.core.money.amounts import awaited_budget
 from backchannel.core.policy.approvals import Approval
 from backchannel.core.readable import text_for_people
 from backchannel.core.runs import Run, RunState
@@ -25,8 +26,8 @@ from backchannel.openclaw.words import RUN_ENDS, session_kind
 from backchannel.tools.base import Parts
 from backchannel.wire.rows import (
     ApprovalRow,
+    AwaitedByRun,
     DeliveryRow,
-    ModelAwaited,
     ModelShown,
     PartRow,
     ReceiptRow,
@@ -326,9 +327,10 @@ def _shown(delivery: Delivery, show_key: Callable[[str], str]) -> dict[str, Any]
     }
 
 
-def show_awaited(run: Run) -> ModelAwaited | None:
-    """Show the model that a run waits for."""
+def show_awaited(run: Run) -> AwaitedByRun | None:
+    """Show the model or the budget that a run waits for."""
     wait = read_wait(run) if run.waits_for_model else None
-    if wait is None:
-        return None
-    return ModelAwaited(model=wait.model, error=wait.error, since=wait.since, tries=wait.tries)
+    if wait is not None:
+        return AwaitedByRun(kind="model", model=wait.model, error=wait.error, since=wait.since, tries=wait.tries)
+    budget = awaited_budget(run.reserved) if run.state is RunState.RUNNING else None
+    return None if budget is None else AwaitedByRun(kind="budget", budget=budget)

@@ -14,12 +14,12 @@ from backchannel.openclaw.rows import SessionRow, TerminalReply
 from backchannel.wire.rows import (
     AgentShown,
     ApprovalRow,
+    AwaitedByRun,
     ChannelShown,
     Child,
     DecisionExplained,
     ExchangeShown,
     Flow,
-    ModelAwaited,
     ModelShown,
     PairingRow,
     ReceiptRow,
@@ -150,8 +150,8 @@ class StatusAnswer(Row, frozen=True, kw_only=True):
     active_run: RunRow | None = None
     resume_at: int | None = None
     """The next try of its first run that is set aside after crashes, or that waits for a model."""
-    waits_for: ModelAwaited | None = None
-    """The model that its first run waits for."""
+    waits_for: AwaitedByRun | None = None
+    """The model or the budget that its first run waits for."""
     children_left_out: int | None = None
     """The number of children that `children` does not have."""
     spawn: SpawnShown | None = None
@@ -288,8 +288,8 @@ class RunWaited(Answer, frozen=True, kw_only=True):
     queued: bool = False
     resume_at: int | None = None
     """The next try of a run that is set aside after crashes, or that waits for a model."""
-    waits_for: ModelAwaited | None = None
-    """The model that the run waits for, in its lane."""
+    waits_for: AwaitedByRun | None = None
+    """The model or the budget that the run waits for, in its lane."""
     waiting_for: str | None = None
     """As in a RunRow. A run that waits for a `function` or an `agent` is not `running`."""
 

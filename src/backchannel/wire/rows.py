@@ -69,15 +69,18 @@ class RetryRow(Answer, frozen=True, kw_only=True):
     retry_at: int
 
 
-class ModelAwaited(Answer, frozen=True, kw_only=True):
-    """A model that a run waits for: none of its models gave a reply."""
+class AwaitedByRun(Answer, frozen=True, kw_only=True):
+    """A model that gave no reply, or a budget that has too little left for the next call."""
 
-    kind: str = "model"
-    model: str
-    error: str
+    kind: str
+    """`model` or `budget`."""
+    budget: str | None = None
+    """The name of the budget."""
+    model: str | None = None
+    error: str | None = None
     """Why the model gave no reply."""
-    since: int
-    tries: int
+    since: int | None = None
+    tries: int | None = None
     """How often a model was asked in vain."""
 
 
@@ -109,8 +112,8 @@ class RunRow(Answer, frozen=True, kw_only=True):
     """Of a running run: `startedAt`, moved by the time in which no process held it."""
     resume_at: int | None = None
     """The next try of a run that is set aside after crashes, or that waits for a model."""
-    waits_for: ModelAwaited | None = None
-    """The model that the run waits for, in its lane."""
+    waits_for: AwaitedByRun | None = None
+    """The model or the budget that the run waits for, in its lane."""
     waiting_for: str | None = None
     """`function`: its agent is a function of a program that is not running; `agent`: no running gateway has its agent;
     `gateway`: another gateway has its agent and has not begun; `approval`: a person must approve a call."""
@@ -203,7 +206,7 @@ class SpawnShown(Answer, frozen=True, kw_only=True):
     """`posted`, `skipped` or `cancelled`."""
     resume_at: int | None = None
     """The next try of its run that is set aside after crashes, or that waits for a model."""
-    waits_for: ModelAwaited | None = None
+    waits_for: AwaitedByRun | None = None
     """As in a RunRow."""
     started_at: int | None = None
     at_work_since: int | None = None

@@ -184,12 +184,51 @@ class BudgetListed(Answer, frozen=True, kw_only=True):
     """The start of its window; absent for `total`."""
     opens_at: int | None = None
     """The end of its window; absent for `total`."""
+    warn_at: float | None = None
+    """The share of which owners are told."""
+    waiting: int = 0
+    """The number of runs that wait for this budget."""
     subjects: list[BudgetSubject]
     has_more: bool = False
 
 
 class BudgetsListed(Answer, frozen=True, kw_only=True):
     budgets: list[BudgetListed]
+
+
+class SpentSum(Answer, frozen=True, kw_only=True, omit_defaults=False):
+    usd: float
+    tokens: int
+    runs: int
+    unpriced: int
+    """The number of runs of models without a price."""
+
+
+class SpentByDay(SpentSum, frozen=True, kw_only=True, omit_defaults=False):
+    date: str
+
+
+class SpentByAgent(SpentSum, frozen=True, kw_only=True, omit_defaults=False):
+    agent_id: str
+
+
+class SpentByTree(SpentSum, frozen=True, kw_only=True):
+    session_key: str
+    """The session at its top."""
+    name: str | None = None
+    """Its label, or the name of its chat."""
+
+
+class SpendingShown(Answer, frozen=True, kw_only=True):
+    days: list[SpentByDay]
+    """All days, the oldest first."""
+    agents: list[SpentByAgent]
+    trees: list[SpentByTree]
+    total: SpentSum
+    agents_left_out: int = 0
+    trees_left_out: int = 0
+    partial: bool = False
+    """Whether the oldest runs were left out, since there were too many."""
 
 
 class BudgetReset(Answer, frozen=True, kw_only=True):

@@ -71,15 +71,22 @@ def result_of(run: answers.RunRow) -> str:
     """Show the result of a run, or what it waits for."""
     reply = run.reply or ""
     said = run.error or (describe_word(reply) if is_control_word(reply) else reply)
-    waits = WAIT_TEXTS.get(run.waiting_for or "") or (retry_text(run.retry) if run.retry else "")
+    waits = waits_text(run) or (retry_text(run.retry) if run.retry else "")
     return said or waits or aside_text(run.resume_at, run.waits_for)
 
 
-def aside_text(resume_at: int | None, waits_for: answers.ModelAwaited | None) -> str:
+def waits_text(run: answers.RunRow) -> str:
+    """Say what a run waits for that keeps its place: money, a person, a program or a gateway; empty if it does not."""
+    if run.waits_for is not None and run.waits_for.budget is not None:
+        return f"waits for the budget {run.waits_for.budget}: see `budgets`"
+    return WAIT_TEXTS.get(run.waiting_for or "", "")
+
+
+def aside_text(resume_at: int | None, waits_for: answers.AwaitedByRun | None) -> str:
     """Say what a run waits for that is set aside; empty if it is not."""
     if resume_at is None:
         return ""
-    if waits_for is None:
+    if waits_for is None or waits_for.since is None:
         return f"set aside after crashes, tried again at {clock_time(resume_at)}"
     since, again = clock_time(waits_for.since), clock_time(resume_at)
     return f"waits for {waits_for.model} since {since}, asked again at {again}: {waits_for.error}"
@@ -119,7 +126,7 @@ def _show(options: Options, run: answers.RunRow, asked_ms: int) -> None:
             "status": run.status,
             "accepted": clock_time(run.accepted_at),
             "started": None if run.started_at is None else clock_time(run.started_at),
-            "waits": aside_text(run.resume_at, run.waits_for) or None,
+            "waits": waits_text(run) or aside_text(run.resume_at, run.waits_for) or None,
             "took": _took(run) + (f", {asked_ms / 1000:.1f}s of it waiting for an approval" if asked_ms else ""),
             "steps": run.step,
             "model": run.model,

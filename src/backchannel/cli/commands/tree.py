@@ -222,6 +222,8 @@ def state_of(session: answers.TreeNode) -> str:
         return "announcing"
     if spawn.resume_at is not None:
         return f"until {time.strftime('%H:%M', time.localtime(spawn.resume_at / 1000))}"
+    if spawn.waits_for is not None:
+        return "waits"
     is_busy = session.status != "idle"  # with its task, or with a later message
     return session.status if spawn.state == "done" and is_busy else spawn.run_status
 

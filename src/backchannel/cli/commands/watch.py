@@ -82,7 +82,7 @@ def _session(row: answers.SessionRow) -> ChangeLine:
 
 
 def _run_state(row: answers.RunRow) -> object:
-    return row.status, row.error, row.resume_at, row.waiting_for, row.retry
+    return row.status, row.error, row.resume_at, row.waits_for, row.waiting_for, row.retry
 
 
 def _run(row: answers.RunRow) -> ChangeLine:

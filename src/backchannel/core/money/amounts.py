@@ -89,6 +89,11 @@ def used_amount(usage: Usage, reserved: Amount) -> Amount | None:
     return Amount(usd, usage.total)
 
 
+def amount_in_unit(amount: int, unit: str) -> float:
+    """Return an amount as dollars, tokens or runs."""
+    return amount / 1_000_000 if unit == "usd" else amount
+
+
 class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The most that a run's next call can cost, as its row keeps it.
 
@@ -108,6 +113,8 @@ class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the run was counted as one."""
     asks: str | None = None
     """The question that the run waits for, instead of a call."""
+    budget: str | None = None
+    """The budget that the run waits for, instead of a call."""
 
     @property
     def amount(self) -> Amount:
@@ -119,6 +126,12 @@ _STORED: StoredForm[Reservation] = StoredForm(Reservation)
 
 def read_reservation(stored: str | None) -> Reservation | None:
     return None if stored is None else _STORED.read(stored)
+
+
+def awaited_budget(stored: str | None) -> str | None:
+    """Name the budget that a run waits for, by what its row keeps."""
+    made = read_reservation(stored)
+    return None if made is None else made.budget
 
 
 def write_reservation(made: Reservation) -> str:

@@ -146,6 +146,12 @@ class BudgetState(msgspec.Struct, frozen=True):
     """The subjects that have spent most."""
     subjects: int
     """How many subjects have spent something."""
+    spent: int
+    """What all subjects have spent together."""
+    reserved: int
+    """What their calls under way hold at most, besides."""
+    waiting: int
+    """How many runs wait for this budget."""
 
 
 class Spender(NamedTuple):
@@ -304,6 +310,11 @@ def is_used_up(budget: BudgetSettings, row: LedgerRow) -> bool:
     if budget.then is BudgetThen.WARN or (budget.then is BudgetThen.ASK and not row.denied):
         return False
     return row.used(budget.unit) - row.open(budget.unit) >= limit_of(budget, row)
+
+
+def spent_share(budget: BudgetSettings, row: LedgerRow) -> float:
+    """Return the part of a limit that is spent. Calls under way do not count, as they may cost less."""
+    return max(0, row.used(budget.unit) - row.open(budget.unit)) / limit_of(budget, row)
 
 
 def is_near(budget: BudgetSettings, row: LedgerRow) -> bool:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from backchannel.core.compaction.telling import show_time
 from backchannel.core.money.amounts import Amount
-from backchannel.core.money.budgets import BudgetSettings, BudgetUnit, BudgetWindow, LedgerRow, limit_of
+from backchannel.core.money.budgets import (
+    BudgetSettings,
+    BudgetState,
+    BudgetUnit,
+    BudgetWindow,
+    LedgerRow,
+    limit_of,
+    spent_share,
+)
 from backchannel.errors import BudgetExceeded
 
 _PER = {"hour": "this hour", "day": "today", "month": "this month", "total": "in all"}
@@ -55,6 +63,16 @@ def _state(window: BudgetWindow, row: LedgerRow) -> str:
     whose = f" of {window.subject}" if window.subject else ""
     of = f"{show_amount(max(0, spent), budget.unit)} of {show_amount(limit_of(budget, row), budget.unit)}"
     return f"the budget {budget.name}{whose} has spent {of} {_PER[budget.per.value]}"
+
+
+def problem_text(state: BudgetState, row: LedgerRow) -> str:
+    """Write how much the fullest subject of a budget has spent, and when the budget opens again."""
+    budget = state.budget
+    others = sum(each is not row and spent_share(budget, each) >= budget.warns_at for each in state.rows)
+    told = _state(BudgetWindow(row.id, budget, row.subject, state.start, state.end), row)
+    more = f", and {others} {'other is' if others == 1 else 'others are'} near the limit" if others > 0 else ""
+    opens = "" if state.end is None else f"; it begins anew at {show_time(state.end)}"
+    return f"{told[0].upper()}{told[1:]}{more}{opens}."
 
 
 def refused_text(error: BudgetExceeded) -> str:

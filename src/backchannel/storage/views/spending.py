@@ -1,17 +1,25 @@
-"""Spending: tokens and cost of runs, by day and by session."""
+"""Spending: usage of runs by day, session and tree, and the state of budgets."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+from backchannel.core.money.amounts import awaited_budget
+from backchannel.core.money.budgets import BudgetSettings, BudgetState, Period
 from backchannel.core.records import DAY_MS, DayUsed, SpendingByDay
 from backchannel.core.sessions import Session
-from backchannel.core.usage_sums import UsedBySession, UsedTogether, sum_up
-from backchannel.storage.tx import Row, Tx, required
+from backchannel.core.usage_sums import UsedBySession, UsedByTree, UsedSum, UsedTogether, sum_up
+from backchannel.storage.tables import BUDGET_WINDOWS
+from backchannel.storage.tx import Row, Tx, marks, required
 from backchannel.storage.units import sessions
 
 _MOST = 100_000
 """The most runs that are read, newest first: no index finds runs by time, and one would slow every run."""
+_MOST_SUBJECTS = 50
+"""How many subjects of one budget are listed."""
+_AT_ONCE = 500
+"""How many parents are looked up by one statement."""
 _UNPRICED = "sum(CASE WHEN cost IS NULL AND tokens_in + tokens_out > 0 THEN 1 ELSE 0 END)"
 
 
@@ -51,6 +59,60 @@ def look_by_session(
     newest = sorted(sums.sessions, key=lambda key: sums.sessions[key].last or 0, reverse=True)[:limit]
     loaded = (sessions.find(tx, key) for key in newest)
     return sums, [session for session in loaded if session is not None]
+
+
+def look_by_tree(tx: Tx, *, since: int, until: int, limit: int) -> UsedByTree:
+    """Add up the same by tree: a session together with its sub-agents, and theirs. The dearest come first."""
+    sums, _ = look_by_session(tx, since=since, until=until, limit=0)
+    roots = _roots(tx, list(sums.sessions))
+    trees: dict[str, UsedSum] = {}
+    for key, used in sums.sessions.items():
+        trees.setdefault(roots[key], UsedSum()).add(used.total)
+    dearest = sorted(trees, key=lambda key: (trees[key].cost, trees[key].tokens), reverse=True)[:limit]
+    found = ((key, sessions.find(tx, key), trees[key]) for key in dearest)
+    return UsedByTree(sums, list(found), len(trees))
+
+
+def _roots(tx: Tx, keys: list[str]) -> dict[str, str]:
+    """Find the top of the tree of each session. One that was deleted is the top of what it left."""
+    tops, parents, open_ = {key: key for key in keys}, dict[str, str](), set(keys)
+    while open_:
+        asked = sorted(open_)
+        found: dict[str, str] = {}
+        for start in range(0, len(asked), _AT_ONCE):
+            some = asked[start : start + _AT_ONCE]
+            found |= tx.all(
+                f"SELECT key, spawned_by FROM sessions WHERE spawned_by IS NOT NULL AND key IN ({marks(some)})", *some
+            )
+        parents |= found
+        open_ = set(found.values()) - parents.keys() - tops.keys()
+    for key in keys:
+        while (parent := parents.get(tops[key])) is not None:
+            tops[key] = parent
+    return tops
+
+
+def budgets(tx: Tx, most: int = _MOST_SUBJECTS) -> list[BudgetState]:
+    """List the budgets, each with its current windows, the fullest first."""
+    rules = tx.rules.budgets
+    if rules is None:
+        return []
+    held = tx.all("SELECT reserved FROM runs WHERE state = 'running' AND reserved IS NOT NULL")
+    waiting = Counter(awaited_budget(reserved) for (reserved,) in held)
+    return [
+        _state(tx, budget, rules.period(budget.per, tx.now), most, waiting[budget.name]) for budget in rules.budgets
+    ]
+
+
+def _state(tx: Tx, budget: BudgetSettings, period: Period, most: int, waiting: int) -> BudgetState:
+    where, unit = "FROM budget_windows WHERE budget = ? AND start_at = ?", budget.unit
+    open_ = "0" if unit == "runs" else f"coalesce(sum(open_{unit}), 0)"
+    sums = f"SELECT count(*), coalesce(sum({unit}), 0), {open_} {where}"
+    count, used, held = required(tx.one(sums, budget.name, period.start))
+    # Only the unit of the budget decides which are fullest. Grants are few, and change little.
+    fullest = f"SELECT {BUDGET_WINDOWS.fields} {where} ORDER BY {unit} DESC, id LIMIT ?"
+    rows = [BUDGET_WINDOWS.read(row) for row in tx.all(fullest, budget.name, period.start, most)]
+    return BudgetState(budget, *period, rows, int(count), int(used) - int(held), int(held), waiting)
 
 
 def _within(tx: Tx, since: int, until: int, agent_id: str | None, most: int) -> tuple[str, list[Any], bool]:

@@ -59,7 +59,8 @@ def reserve(tx: Tx, fence: Fence, amount: Amount, *, is_sent: bool) -> CallReser
     if made is not None:
         return CallReserved(_keep(tx, run, made), BudgetAnswer.FITS)
     was_counted = known is not None and known.is_counted
-    left = Reservation(step=-1, sender=spender.sender, is_counted=was_counted)
+    budget = None if decision.window is None else decision.window.budget.name
+    left = Reservation(step=-1, sender=spender.sender, is_counted=was_counted, budget=budget)
     if decision.answer is BudgetAnswer.WAIT:
         return CallReserved(_keep(tx, run, left), BudgetAnswer.WAIT)
     approval = _asked(tx, run, decision, amount)
