@@ -73,6 +73,31 @@ def test_what_works_is_shown_with_health_and_can_be_ended(person: Person, gatewa
     assert ended["status"] == "error"
 
 
+def test_budgets_show_what_is_spent_who_waits_and_begin_anew(make_person: MakePerson, mortal: GatewayProcess) -> None:
+    mortal.kill()
+    ask = {"name": "talk", "scope": "session", "per": "month", "runs": 1, "then": "ask"}
+    mortal.write_config(
+        {"budgets": [ask, {"name": "all", "scope": "gateway", "per": "total", "usd": 9, "then": "warn"}]}
+    )
+    mortal.start()
+    run = mortal.call("chat.send", sessionKey="main", message="hello")["runId"]
+    mortal.call("agent.wait", runId=run, timeoutMs=15_000)
+    run = mortal.call("chat.send", sessionKey="main", message="once more")["runId"]
+    page = make_person(mortal, token=mortal.token).open("#/budgets")
+    talk = page.get_by_role("article", name="talk")
+    expect(talk).to_contain_text("1 run of 1 run")
+    expect(talk).to_contain_text("100% spent")
+    expect(page.get_by_role("article", name="By session, with its sub-agents")).to_contain_text("main")
+    expect(page.get_by_role("img", name="Spent by day")).to_be_visible()
+    talk.get_by_role("link", name="1 run waits for it").click()
+    expect(page.get_by_role("table", name="Runs")).to_contain_text("waits for the budget talk")
+    page.go_back()
+    talk.get_by_role("button", name="Begin anew").click()
+    page.get_by_role("dialog").get_by_role("button", name="Begin anew").click()
+    expect(page.get_by_text("The budget talk begins anew.")).to_be_visible()
+    assert mortal.call("agent.wait", runId=run, timeoutMs=15_000)["status"] == "ok"
+
+
 def test_agents_are_shown_with_their_models_and_tools(person: Person) -> None:
     page = person.open("#/agents")
     agent = page.get_by_role("article", name="researcher")

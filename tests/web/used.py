@@ -31,6 +31,11 @@ def settings(gateway: GatewayProcess) -> dict[str, Any]:
     provider = {"api": "openai", "baseUrl": gateway.stub.base_url, "apiKey": "any", "models": models}
     return {
         "agents": {"list": agents},
+        "budgets": [
+            {"name": "month", "scope": "gateway", "per": "month", "usd": 0.1, "then": "warn"},
+            {"name": "agent-day", "scope": "agent", "per": "day", "tokens": 80_000, "then": "warn"},
+            {"name": "chat", "scope": "session", "per": "total", "runs": 9, "then": "warn", "warnAt": 0.5},
+        ],
         "models": {"providers": {"local": provider}},
         "channels": {
             "slack": gateway.far_end.settings(requireMention=False),
@@ -148,5 +153,5 @@ def places(gateway: GatewayProcess) -> dict[str, str]:
         "run": "#/runs/price-list",
         "exchanges": "#/exchanges",
         "exchange": f"#/exchanges/{exchange}",
-        **{name: f"#/{name}" for name in ("map", "deliveries", "jobs", "agents", "channels", "health")},
+        **{name: f"#/{name}" for name in ("map", "deliveries", "jobs", "agents", "channels", "budgets", "health")},
     }

@@ -18,6 +18,7 @@ const PLACES = [
   ["jobs", "Jobs", "jobs"],
   ["agents", "Agents", "agents"],
   ["channels", "Channels", "channels"],
+  ["budgets", "Budgets", "budgets"],
   ["health", "Health", "health"],
 ];
 const ON_A_PHONE = 4;
@@ -44,6 +45,7 @@ const VIEWS = {
   jobs: { load: () => import("./views/jobs.js"), show: (module, args, params) => html`<${module.JobsView} args=${args} params=${params} />` },
   agents: { load: () => import("./views/agents.js"), show: (module, args, params) => html`<${module.AgentsView} args=${args} params=${params} />` },
   channels: { load: () => import("./views/channels.js"), show: (module, args, params) => html`<${module.ChannelsView} args=${args} params=${params} />` },
+  budgets: { load: () => import("./views/budgets.js"), show: (module, args, params) => html`<${module.BudgetsView} params=${params} />` },
   health: { load: () => import("./views/health.js"), show: (module, args, params) => html`<${module.HealthView} params=${params} />` },
 };
 

@@ -18,6 +18,9 @@ const PLACES = {
   function_missing: ["agents", {}, "See the agents"],
   model_unusable: ["agents", {}, "See the agents"],
   demo_model: ["agents", {}, "See the agents"],
+  budget_used_up: ["budgets", {}, "See the budgets"],
+  budget_low: ["budgets", {}, "See the budgets"],
+  runs_waiting_for_budget: ["runs", { states: "running" }, "See the runs"],
   cron_stopped: ["jobs", {}, "See the jobs"],
 };
 

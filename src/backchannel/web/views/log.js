@@ -135,7 +135,7 @@ function lastOfRun(entries) {
 }
 
 function endedBadly(run) {
-  return run && (["error", "timeout", "aborted"].includes(run.status) || run.resumeAt || run.waitingFor) ? run : undefined;
+  return run && (["error", "timeout", "aborted"].includes(run.status) || run.resumeAt || run.waitsFor || run.waitingFor) ? run : undefined;
 }
 
 /** An answer that is in no transcript, such as that to a command. */

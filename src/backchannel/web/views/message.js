@@ -258,6 +258,7 @@ export function RunNote({ run, onRetry, canRetry }) {
 function wordsOf(run) {
   if (run.status === "error" || run.status === "timeout") return { tone: "bad", canRetry: true, text: `The run ended as ${run.status}: ${run.error || "no reason was given"}` };
   if (run.status === "aborted") return { tone: "quiet", canRetry: true, text: "The run was stopped." };
+  if (run.waitsFor?.kind === "budget") return { tone: "wait", text: `Waits for the budget ${run.waitsFor.budget}: too little is left for the next call.` };
   if (run.waitingFor === "function") return { tone: "wait", text: "Queued: the program whose function answers is not running." };
   if (run.waitingFor === "agent") return { tone: "wait", text: "Waits: no gateway at work has this agent." };
   if (run.waitingFor === "gateway") return { tone: "wait", text: "Queued: another gateway has this agent." };

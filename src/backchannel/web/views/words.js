@@ -107,6 +107,7 @@ export const waitsForModel = ({ waitsFor, resumeAt }, now = Date.now()) =>
 
 /** Says what a run waits for that is neither at work nor at an end; "" where there is nothing to say. */
 export function runWaits(run, now = Date.now()) {
+  if (run.waitsFor?.kind === "budget") return `waits for the budget ${run.waitsFor.budget}`;
   if (run.waitingFor === "function") return "waits for the program whose function is its agent";
   if (run.waitingFor === "agent") return "waits for a gateway that has its agent";
   if (run.waitingFor === "gateway") return "waits for the gateway that has its agent";
