@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backchannel.agents.scripted import Reply, Script, ScriptedModel, call
+from backchannel.agents.scripted import Reply, Script, Scripted, ScriptedModel, call
 from backchannel.core.contracts import ModelEvent, ModelFailed, ModelRequest
 from backchannel.core.cut import read_cut
 from backchannel.core.keys import SessionKey
@@ -22,7 +23,7 @@ from backchannel.core.sessions import SessionPatch
 from backchannel.gateway.app import Gateway, RunFailed
 from backchannel.runtime import kept
 from backchannel.storage.files.media import MediaFolder
-from tests.support.gateways import MAIN, dying, ended, request, running, session_of, transcript_of
+from tests.support.gateways import MAIN, dying, ended, held, request, running, session_of, transcript_of
 
 pytestmark = pytest.mark.anyio
 
@@ -277,3 +278,37 @@ async def test_after_a_retried_run_that_failed_again_the_next_reply_says_why_its
         await gateway.ask("main", "fourth")
         assert moves(model.bodies[-2:]) == [] and len(await reasons(gateway)) == 1
     assert not model.refused
+
+
+async def test_a_run_whose_question_is_before_the_cut_still_has_it_after_a_crash_in_a_later_step(
+    tmp_path: Path,
+) -> None:
+    reached = asyncio.Event()
+
+    def moody(request: ModelRequest) -> Scripted:
+        last = request.messages[-1]
+        if last.role is Role.TOOL_RESULT:
+            return held(reached=reached)
+        if not last.text.endswith("what is in the box?"):
+            return wordy(request)
+        if len(request.messages) == 1:
+            raise ModelFailed("no", retryable=False)
+        return [call("look", place="box")]
+
+    first = EncodedModel(replies=moody, context_window=8_000)
+    async with dying(tmp_path, first, config=with_marks(), equip=add_tools) as gateway:
+        with pytest.raises(RunFailed):
+            await gateway.ask("main", "what is in the box?", run_id="r")
+        for n in range(60):
+            await gateway.ask("main", f"question {n} " + "x" * 300)
+        session = await session_of(gateway)
+        part = await gateway.store.context(session.session_id, max_bytes=1_000_000)
+        assert read_cut(part.head.cut).from_seq > 1
+        await gateway.store.retry_run("r")
+        await asyncio.wait_for(reached.wait(), 20)
+    again = EncodedModel(replies=["nothing"], context_window=8_000)
+    async with life(tmp_path, again) as gateway:
+        assert (await ended(gateway, "r")).reply == "nothing"
+    *_, question, asked, result = again.requests[-1].messages
+    assert question.text.endswith("what is in the box?")
+    assert asked.tool_calls and result.role is Role.TOOL_RESULT and not again.refused

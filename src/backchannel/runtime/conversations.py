@@ -249,7 +249,7 @@ class Conversations(Service):
     ) -> tuple[KeptConversation, Conversation]:
         """Fold what is new, and keep the steps that it closes."""
         name, run = _name_of(encoder), active.run
-        if not await _beside(kept.waiting, partial(kept.fold, view, name, run.id)):
+        if not await _beside(kept.waiting, partial(kept.fold, view, name, run.id, run.message_id)):
             kept = await self._load(active, model)
             own = await self._own_lines(active, kept)
             await _beside(kept.waiting, partial(kept.fold_in_order, view, name, run.id, own))

@@ -94,9 +94,14 @@ class KeptConversation:
             return True
         return self.conversation.view == view and self.encoder == encoder and self.asked_by in (None, run_id)
 
-    def fold(self, view: View, encoder: str | None, run_id: str) -> bool:
-        """Fold the messages that wait; False if the run's part would not stand last, or is out of order."""
+    def fold(self, view: View, encoder: str | None, run_id: str, question: str | None) -> bool:
+        """Fold the messages that wait; False if the run's part would not stand last, as a whole and in order.
+
+        `question` is the id of the message that the run answers. It may be before the cut.
+        """
         if self.conversation is None:
+            if question is not None and all(message.id != question for _, message in self._lines):
+                return False
             self.conversation, self.encoder = Conversation(view, self._summary), encoder
         lines, self._lines = self._lines, []
         try:
