@@ -35,7 +35,7 @@ from backchannel.gateway.server import ListeningServer, serve
 from tests.soak import hands
 from tests.soak.hands import drawn
 from tests.support.far_end import SECRET
-from tests.support.talks import step_of, turn_of
+from tests.support.talks import step_in, turn_of
 
 AGENTS = ("ada", "bo", "cy", "di")
 CHANNEL = "far"
@@ -129,6 +129,12 @@ def news(name: str) -> list[str]:
     return [f"news {n} of {name} ".ljust(PART - 4, ".") for n in range(1, lines + 1)]
 
 
+def last_asked(request: ModelRequest) -> tuple[int, str]:
+    """Find what is to be answered, and its place: notes that ask for nothing may stand below it."""
+    texts = ((n, NOTE.sub("", each.text)) for n, each in enumerate(request.messages) if each.role is Role.USER)
+    return [(n, text) for n, text in texts if NAME.search(text)][-1]
+
+
 class Script:
     """What the model says."""
 
@@ -137,8 +143,7 @@ class Script:
         self._slow_s = slow_s
 
     async def __call__(self, request: ModelRequest) -> Scripted:
-        said = next(message.text for message in reversed(request.messages) if message.role is Role.USER)
-        asked = NOTE.sub("", said)  # a run that was set aside finds what has come meanwhile below its own message
+        place, asked = last_asked(request)
         name = NAME.findall(asked)[-1]
         is_slow = name[0] in "ph" and name.count(".") == 0 and drawn(name, "slow") < 0.05
         await asyncio.sleep(self._slow_s if is_slow else PACE_S)
@@ -148,7 +153,8 @@ class Script:
             return hands.work(name, request)
         if name.startswith("t"):
             return f"reply {name}"
-        step, said = step_of(request), asked[asked.rindex(name) + len(name) :]
+        is_result = any(message.role is Role.TOOL_RESULT for message in request.messages[place + 1 :])
+        step, said = "result" if is_result else step_in(asked), asked[asked.rindex(name) + len(name) :]
         if step != "result" and said.startswith(": "):  # what was said before may have had no reply, and stand above it
             asks = ASKS.findall(said)
             calls = [_send(target, f"{name}.{n}", float(wait)) for n, (target, wait) in enumerate(asks)]

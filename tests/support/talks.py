@@ -74,7 +74,11 @@ def step_of(request: ModelRequest) -> str:
     """Tell what a model is asked for: what was said last counts."""
     if request.messages[-1].role is Role.TOOL_RESULT:
         return "result"
-    text = request.messages[-1].text
+    return step_in(request.messages[-1].text)
+
+
+def step_in(text: str) -> str:
+    """Tell what a text asks for."""
     found = {step: text.rfind(sign) for step, sign in _STEPS.items()}
     step = max(found, key=lambda name: found[name])
     return step if found[step] >= 0 else "person"
