@@ -56,6 +56,30 @@ class ProviderDown:
         assert not database.execute("SELECT 1 FROM timers WHERE kind = 'resume'").fetchall()
 
 
+class FleetDown(ProviderDown):
+    """Four sessions wait for the same provider; the first answer lets the others go on, two at a time."""
+
+    NAMES = ("a", "b", "c", "d")
+
+    def __init__(self) -> None:
+        super().__init__(fails=22)
+
+    async def drive(self, gateway: Gateway) -> None:
+        for name in self.NAMES:
+            await gateway.submit(f"agent:main:{name}", name, run_id=name)
+        for name in self.NAMES:
+            assert (await gateway.runtime.wait(name, 20)).is_finished
+
+    def check(self, database: sqlite3.Connection) -> None:
+        assert not self.model.refused, self.model.refused
+        rows = database.execute("SELECT id, state, waits_on, resume_at, reply FROM runs ORDER BY id").fetchall()
+        assert rows == [(name, "ok", None, None, f"re: {name}") for name in self.NAMES]
+        for session_id, queued in database.execute("SELECT session_id, queued FROM sessions").fetchall():
+            assert queued == 0
+            assert [m.role for m in transcript(database, session_id)] == [Role.USER, Role.ASSISTANT]
+        assert not database.execute("SELECT 1 FROM timers WHERE kind = 'resume'").fetchall()
+
+
 def _asked(request: ModelRequest) -> str:
     return next(m.text for m in reversed(request.messages) if m.role is Role.USER)
 
@@ -80,3 +104,11 @@ async def test_a_message_that_a_fallback_answers_is_answered_once_wherever_the_p
     points = await kill_at_every_commit(lambda: ProviderDown(fails=1000, other=True), _config("other/model"))
     record_property(CRASH_POINTS, ("ProviderFallback", points))
     assert points >= 6
+
+
+async def test_each_of_a_fleet_that_waits_is_answered_once_wherever_the_process_dies(
+    record_property: Callable[[str, object], None],
+) -> None:
+    points = await kill_at_every_commit(FleetDown, _config())
+    record_property(CRASH_POINTS, ("FleetDown", points))
+    assert points >= 10
