@@ -14,6 +14,7 @@ from backchannel.cli.client import GatewayClient
 from backchannel.cli.commands.tree import TreeView
 from backchannel.cli.finding import GatewayAddress
 from backchannel.wire.state_answers import Status
+from tests.support.stub_provider import Fault
 from tests.tools.shelf import START_MS, Shelf
 
 from .conftest import Provider
@@ -241,6 +242,26 @@ def test_a_piped_watch_has_a_line_for_each_state_of_a_sub_agent(program: Program
             watcher.communicate()
 
     assert re.search(r'  agent:main:subagent:\S+  ok  receipt sent  "do it"$', last.rstrip())
+
+
+def test_runs_tree_and_status_say_which_model_a_sub_agent_waits_for(program: Program, provider: Provider) -> None:
+    program.write_config(provider.config)
+    provider.then("hello", Fault(429, "slow down", headers={"retry-after": "3600"}))
+    with program.up() as up:
+        program.answer("chat", "hello")
+        program.answer("spawn", "do it")
+        up.wait_logged("a run waits for a model")
+        told = {name: program.run(*name.split()).stdout for name in ("runs --status queued", "tree", "status")}
+        with program.piped("tree", "--watch") as watched:
+            assert watched.stdout is not None
+            line = next(line for line in watched.stdout if "subagent" in line)
+
+    words = r"waits for stub/any since \d\d:\d\d, asked again at \d\d:\d\d: slow down"
+    assert re.search(words, told["runs --status queued"])
+    assert re.search(rf"subagent:\S+ +until \d\d:\d\d .*{words}.*; do it$", told["tree"], re.MULTILINE)
+    assert re.search(rf'"do it"  {words}', line)
+    assert re.search(r"stub/any is left alone since .*: slow down", told["status"])
+    assert "1 run waits for a model." in told["status"]
 
 
 def test_a_tree_is_one_question(spawning: Program) -> None:

@@ -177,6 +177,11 @@ def clock_time(at_ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
 
 
+def hour_time(at_ms: int) -> str:
+    """Show when something was or will be within a day, in local time."""
+    return time.strftime("%H:%M", time.localtime(at_ms / 1000))
+
+
 @contextmanager
 def patience(text: str) -> Iterator[None]:
     """Show what the command waits for, once that takes longer than a second."""

@@ -12,7 +12,7 @@ from backchannel.cli.conversation import wait_for_run
 from backchannel.cli.failures import retry_text
 from backchannel.cli.naming import find_id, find_key
 from backchannel.cli.options import FAILED, AsJson, Limit, Options, default_list, options_of
-from backchannel.cli.output import age, clock_time, patience, say, say_or_json, show_facts, show_json
+from backchannel.cli.output import age, clock_time, hour_time, patience, say, say_or_json, show_facts, show_json
 from backchannel.cli.short_forms import short_key
 from backchannel.cli.tables import RowTable, show_list
 from backchannel.core.commands.control_words import describe_word, is_control_word
@@ -44,6 +44,9 @@ def list_runs(
     show_list(listed, RUN_LIST.of(listed.runs), as_json=as_json, limit=limit)
 
 
+_WAIT_SHOWN = 160
+"""A wait for a model names the model and two times before the reason."""
+
 RUN_LIST: RowTable[answers.RunRow] = RowTable(
     {
         "id": lambda run: run.run_id,
@@ -51,7 +54,7 @@ RUN_LIST: RowTable[answers.RunRow] = RowTable(
         "status": lambda run: run.status,
         "age": lambda run: age(run.accepted_at),
         "took": lambda run: _took(run),
-        "result": lambda run: one_line(result_of(run)),
+        "result": lambda run: one_line(result_of(run), _WAIT_SHOWN) if run.waits_for else one_line(result_of(run)),
     },
     empty="There are no runs.",
     spare=("took", "age"),
@@ -88,7 +91,7 @@ def aside_text(resume_at: int | None, waits_for: answers.AwaitedByRun | None) ->
         return ""
     if waits_for is None or waits_for.since is None:
         return f"set aside after crashes, tried again at {clock_time(resume_at)}"
-    since, again = clock_time(waits_for.since), clock_time(resume_at)
+    since, again = hour_time(waits_for.since), hour_time(resume_at)
     return f"waits for {waits_for.model} since {since}, asked again at {again}: {waits_for.error}"
 
 

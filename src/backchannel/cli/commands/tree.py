@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,11 +12,12 @@ import typer
 
 from backchannel.cli import answers
 from backchannel.cli.client import GatewayClient, connected
+from backchannel.cli.commands.runs import aside_text
 from backchannel.cli.commands.sessions import EMPTY, in_line, name_of, status_of
 from backchannel.cli.live import Lines, TableView, watch_table
 from backchannel.cli.naming import WHICH, find_key
 from backchannel.cli.options import AsJson, Limit, options_of
-from backchannel.cli.output import age, as_plain, clock_time, say, show_json
+from backchannel.cli.output import age, as_plain, clock_time, hour_time, say, show_json
 from backchannel.cli.short_forms import Long
 from backchannel.cli.tables import TableRows
 from backchannel.core.text import one_line
@@ -204,7 +204,7 @@ def _row(session: answers.TreeNode, guide: str, now_ms: int, *, is_top: bool) ->
         receipt_of(session),
         *_shown_usage(session.tree_usage),
         age(session.updated_at, now_ms),
-        _short_title(title_of(session) or spawner),
+        _short_title(_joined(title_of(session) or spawner, wait_of(session))),
     ]
 
 
@@ -221,7 +221,7 @@ def state_of(session: answers.TreeNode) -> str:
     if spawn.state == "announce":
         return "announcing"
     if spawn.resume_at is not None:
-        return f"until {time.strftime('%H:%M', time.localtime(spawn.resume_at / 1000))}"
+        return f"until {hour_time(spawn.resume_at)}"
     if spawn.waits_for is not None:
         return "waits"
     is_busy = session.status != "idle"  # with its task, or with a later message
@@ -232,6 +232,12 @@ def receipt_of(session: answers.TreeNode) -> str:
     """Show the receipt's state of a sub-agent's result; empty while there is no result."""
     spawn = session.spawn
     return spawn.receipt.state if spawn is not None and spawn.state == "done" else ""
+
+
+def wait_of(session: answers.TreeNode) -> str:
+    """Say what the run of a sub-agent waits for that is set aside; empty if it is not."""
+    spawn = session.spawn
+    return "" if spawn is None or session.archived_at is not None else aside_text(spawn.resume_at, spawn.waits_for)
 
 
 def title_of(session: answers.TreeNode) -> str | None:
@@ -248,6 +254,7 @@ def _node_line(session: answers.TreeNode) -> str:
         state_of(session),
         receipt and f"receipt {receipt}",
         title and f'"{title}"',
+        wait_of(session),
     )
 
 
@@ -261,6 +268,10 @@ def _runtime_of(session: answers.TreeNode, now_ms: int) -> str:
     if spawn.at_work_since is not None:
         return show_duration(max(0, now_ms - spawn.at_work_since))
     return "" if spawn.runtime_ms is None else show_duration(spawn.runtime_ms)
+
+
+def _joined(title: str | None, wait: str) -> str | None:
+    return "; ".join(filter(None, (wait, title))) or None
 
 
 def _short_title(title: str | None) -> Long | None:
