@@ -95,3 +95,25 @@ def test_an_agent_is_found_however_its_name_is_written() -> None:
         agent(config, "reserch-bot")
     with pytest.raises(UnknownAgent, match="configured: research-bot"):
         agent(config, "zzz")
+
+
+def test_a_model_may_have_fallbacks_wherever_it_is_named() -> None:
+    context = {"model": {"primary": "p/sums", "fallbacks": ["p/other-sums"]}}
+    children = {"model": {"primary": "p/child", "fallbacks": []}}
+    usual = {"primary": "p/usual", "fallbacks": ["p/second", "p/third"]}
+    own = {"id": "own", "model": "p/own", "subagents": {"model": "p/own-child"}}
+    config = config_from(
+        {
+            "agents": {
+                "defaults": {"model": usual, "context": context, "subagents": children},
+                "list": [own, {"id": "plain"}],
+            }
+        }
+    )
+
+    plain, other = agent(config, "plain"), agent(config, "own")
+    assert plain.row.refs == ("p/usual", "p/second", "p/third")
+    assert other.row.refs == ("p/own", "p/second", "p/third")
+    assert (plain.subagent_row.refs, other.subagent_row.refs) == (("p/child",), ("p/own-child",))
+    assert plain.summary_row is not None and plain.summary_row.refs == ("p/sums", "p/other-sums")
+    assert plain.row.led_by("p/third").refs == ("p/third", "p/second"), "a person's choice, and no model twice"

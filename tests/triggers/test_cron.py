@@ -179,6 +179,14 @@ async def test_a_job_has_its_own_agent_model_and_time_limit(tmp_path: Path) -> N
         assert (run.model, run.timeout_s) == ("scripted/test", 30)
 
 
+async def test_a_job_has_its_own_fallbacks(tmp_path: Path) -> None:
+    own = job("every 10m", model={"primary": "scripted/gone", "fallbacks": ["scripted/test"]})
+    async with clockwork(tmp_path, StageClock.held("2026-06-01T08:00"), own) as world:
+        await world.turn_to("2026-06-01T08:10")
+        run = (await world.gateway.store.runs(limit=1))[0]
+        assert (run.state, run.answered_by) == (RunState.OK, "scripted/test")
+
+
 async def test_what_looks_like_a_command_is_text_to_the_model(tmp_path: Path) -> None:
     async with clockwork(tmp_path, StageClock.held("2026-06-01T08:00"), job("every 10m", message="/reset")) as world:
         await world.turn_to("2026-06-01T08:10")
