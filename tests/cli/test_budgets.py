@@ -13,7 +13,7 @@ def test_budgets_are_shown_with_bars_stop_messages_and_begin_anew(program: Progr
         assert "0 runs" in program.answer("budgets")
         program.answer("send", "main", "hello")
         shown = program.answer("budgets")
-        assert "█" * 20 in shown and "100%" in shown and "stop" in shown
+        assert "█" * 20 in shown and "100%" in shown and "stop" in shown and "UNTIL" in shown and "1 run " in shown
         assert "The budget day has spent 1 run of 1 run today; it begins anew at " in program.run("status").stdout
         assert "budget_used_up" in program.run("status", "--json").stdout
         refused = program.run("send", "main", "again")

@@ -14,8 +14,10 @@ from backchannel.cli.naming import find_id, find_key
 from backchannel.cli.options import AsJson, Limit, default_list, options_of
 from backchannel.cli.output import age, say, show_json
 from backchannel.cli.tables import RowTable, show_list
+from backchannel.core.money.budgets import BUDGET_TOOL
 from backchannel.core.short_ids import IdKind
 from backchannel.core.text import made_visible, one_line
+from backchannel.wire.rows import ApprovalRow
 
 app = typer.Typer(help="List tool calls that wait for an approval, and answer them.", rich_markup_mode=None)
 
@@ -25,7 +27,7 @@ All = Annotated[bool, typer.Option("--all", help="Also answered calls.")]
 Always = Annotated[bool, typer.Option("--always", help="Also approve later calls of this tool in this session.")]
 
 
-_TABLE: RowTable[answers.ApprovalRow] = RowTable(
+_TABLE: RowTable[ApprovalRow] = RowTable(
     {
         "id": lambda approval: approval.id,
         "state": lambda approval: approval.state,
@@ -71,4 +73,11 @@ def _answer(ctx: typer.Context, approval_id: str, as_json: bool, **answer: Any) 
     if as_json:
         show_json(approval)
     else:
-        say(f"The call of {approval.tool} in {approval.session_key} is {approval.state}.")
+        say(f"The {_asked(approval)} is {approval.state}.")
+
+
+def _asked(approval: ApprovalRow) -> str:
+    """Name what was asked for: more of a budget, or a call."""
+    if approval.tool == BUDGET_TOOL and isinstance(approval.args, dict) and "budget" in approval.args:
+        return f"request for more of the budget {approval.args['budget']}"
+    return f"call of {approval.tool} in {approval.session_key}"

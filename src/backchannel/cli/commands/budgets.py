@@ -9,7 +9,7 @@ import typer
 from backchannel.cli import answers
 from backchannel.cli.client import ask
 from backchannel.cli.options import AsJson, default_list, options_of
-from backchannel.cli.output import say_or_json, show_json
+from backchannel.cli.output import clock_time, say_or_json, show_json
 from backchannel.cli.tables import RowTable
 
 app = typer.Typer(help="Show what is spent, and begin a budget anew.", rich_markup_mode=None)
@@ -55,7 +55,11 @@ def _bar(line: _Line) -> str:
 
 
 def _amount(unit: str, value: float) -> str:
-    return f"${value:,.2f}" if unit == "usd" else f"{value:,.0f} {unit}"
+    return f"${value:,.2f}" if unit == "usd" else f"{value:,.0f} {unit.removesuffix('s') if value == 1 else unit}"
+
+
+def _ends(line: _Line) -> str:
+    return "" if line.budget.opens_at is None else clock_time(line.budget.opens_at)
 
 
 _TABLE: RowTable[_Line] = RowTable(
@@ -66,6 +70,7 @@ _TABLE: RowTable[_Line] = RowTable(
         "spent": _spent,
         "of": lambda line: _amount(line.budget.unit, _limit(line)),
         "": _bar,
+        "until": _ends,
         "then": lambda line: "denied" if line.subject and line.subject.denied else line.budget.then,
     },
     empty="There are no budgets: set `budgets` in the configuration.",
