@@ -48,7 +48,10 @@ def test_each_channel_is_checked_by_the_settings_of_its_adapter() -> None:
         ({"adapter": "pager"}, "channels.a: `token` is missing: text of at least 4 characters"),
         ({**BRIDGE, "adapter": "pagr"}, 'channels.a.adapter: got \'pagr\', expected one of "bridge", "pager"; '),
         ({"url": "http://localhost", "secret": "s" * 16}, 'channels.a: `adapter` is missing: one of "bridge", "pager"'),
-        ({"adapter": "pager", "token": "abcd", "url": "x"}, "channels.a.url: unknown setting; known here: ackReaction, adapter, "),
+        (
+            {"adapter": "pager", "token": "abcd", "url": "x"},
+            "channels.a.url: unknown setting; known here: ackReaction, adapter, ",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_for_the_adapter_that_is_meant(channel: dict[str, Any], problem: str) -> None:
