@@ -74,7 +74,7 @@ def test_a_row_that_is_not_there_is_refused_with_those_that_are(capsys: pytest.C
     with pytest.raises(SystemExit):
         main(["--rows", "lists"])
 
-    assert "run, wire, rate" in capsys.readouterr().err
+    assert "run, budgets, wire, rate" in capsys.readouterr().err
 
 
 def test_a_row_that_fails_is_shown_as_failed_and_the_others_are_measured(

@@ -46,7 +46,7 @@ class Disk:
         self.goes_on.set()
 
     def before_commit(self, number: int) -> None:
-        self.goes_on.wait(10)
+        self.goes_on.wait(60)
 
     def after_commit(self, number: int) -> None: ...
 

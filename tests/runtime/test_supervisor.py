@@ -223,7 +223,7 @@ async def test_nobody_waits_for_a_store_that_is_closed(tmp_path: Path) -> None:
 async def test_the_services_of_a_gateway_are_all_up_and_one_that_fails_is_a_problem(tmp_path: Path) -> None:
     async with running(tmp_path, ScriptedModel(replies=echo)) as gateway:
         health = gateway.parts.supervisor.health()
-        working = ["compaction", "lanes", "recovery", "timers", "search", "watchdog"]
+        working = ["releases", "compaction", "lanes", "recovery", "timers", "search", "watchdog"]
         expected = ["database", "drafts", "outbox", *working, "channels"]
         assert [name for name in health if name != "mcp"] == expected
         assert all(each.is_up for each in health.values())
