@@ -9,9 +9,12 @@ part of a delivery in one of five ways. The receipt depends on the answer:
 - `ChannelMoved`: the platform did not take it, and the chat has another id now.
 - `ChannelSilent`: nobody knows. In doubt, use this one. A wrong `ChannelBusy` may post a message twice.
 
-`core/delivery/delivery.py` decides what follows. Three abilities of a channel settle a doubt, and the first one that it
-has is used: the platform takes keys (`takes_key`, perhaps only for a while: `key_lives_s`); it can be asked (`find`); a
-later event proves what happened (`InboundTaker.proved`). `core/delivery/attempts.py` has the rules.
+`core/delivery/delivery.py` decides what follows. Three abilities of a channel settle a doubt. The first one that it has
+is used (`core/delivery/attempts.py` has the rules):
+
+- The platform takes keys: `takes_key`, perhaps only for a while (`key_lives_s`).
+- It can be asked: `find`.
+- A later event proves what happened: `InboundTaker.proved`.
 
 People's messages are handed in as `InboundEvent`s, by `run` or by `post`, and their files as `IncomingFile`s.
 `ChannelSettings` is what all of them share in the configuration.
