@@ -83,7 +83,7 @@ test-postgres: $(VENV)/.ready ## Run the tests of the store and of kills on Post
 interop: NEEDS += patroni:patroni etcd:etcd-server linux.uml:user-mode-linux
 interop: $(VENV)/.ready needs ## Try at length: clients and servers of others (MCP, OpenAI, OpenClaw, Telegram, Patroni), 10,000 messages over each channel
 	@$(BIN)/python -m tests.interop.fetch
-	CI=true $(BIN)/pytest -m '' tests/interop
+	CI=true $(BIN)/pytest -m '' tests/interop tests/cluster/test_kill_compaction.py
 	SCHEMATHESIS_SECONDS=120 $(BIN)/pytest tests/gateway/test_openapi.py
 	CHANNEL_MESSAGES=10000 $(BIN)/pytest --timeout 600 tests/channels/test_channel_contract.py -k many
 

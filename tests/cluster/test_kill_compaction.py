@@ -22,7 +22,7 @@ from tests.support.kill import KillAt, When, state_folder
 from tests.support.kill import _until_killed as until_killed
 from tests.support.resting import at_rest
 
-pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.anyio, pytest.mark.interop, pytest.mark.postgres, pytest.mark.sqlite_only]
 
 AT_ONCE = 6
 """A takeover waits for the end of a lease, and several can wait together."""
